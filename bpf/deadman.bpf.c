@@ -9,6 +9,8 @@
 
 #define MAX_DEPTH 24
 #define CHARGE_BATCH 64		/* pages; MEMCG_CHARGE_BATCH, memcontrol.h: a charge may fail this far below the limit */
+#define MOST_ROOM (64 * CHARGE_BATCH)	/* what a limit may have left while tasks wait because of it; docs/dead-man.md says why */
+#define ROOM_SHIFT 2		/* of a small limit: a quarter */
 #define PF_EXITING 0x00000004	/* include/linux/sched.h */
 #define PF_KTHREAD 0x00200000
 #define SIGKILL 9
@@ -70,7 +72,17 @@ struct stall_window {
 };
 
 MAP_ARRAY(deadman_stall, struct stall_window, 1);
-MAP_HASH(deadman_inside, u32, u64, 8192);	/* thread → begin of its reclaim; as many as can wait at one moment */
+
+#define STALL_SLOTS 8192
+
+/* At the thread's id modulo their number: of two in one slot the later one is counted. An end that is missed leaves nothing. */
+struct open_stall {
+	u64 since_ns;	/* its begin, or when it was counted last */
+	u32 tid;
+	u32 unused;
+};
+
+MAP_ARRAY(deadman_inside, struct open_stall, STALL_SLOTS);
 
 /* The node as the running task sees it from its own cgroup. */
 struct node_seen {
@@ -80,25 +92,44 @@ struct node_seen {
 	bool is_at_own_limit;	/* a cgroup below the node has no room left: that is not the node's shortage */
 };
 
+/*
+ * Whether a task of such a cgroup may wait because of its limit. A charge that fails takes a batch of pages and what each CPU
+ * has charged ahead; until they are used again, the pages that it took are waited for below the limit.
+ */
+static __always_inline bool has_no_room(u64 usage, u64 limit)
+{
+	u64 room = limit >> ROOM_SHIFT;
+
+	if (room > MOST_ROOM)
+		room = MOST_ROOM;
+	if (room < CHARGE_BATCH)
+		room = CHARGE_BATCH;
+	return usage + room >= limit;
+}
+
 static __always_inline void look_at_node(struct node_seen *seen, struct task_struct *task, u64 node_id)
 {
 	struct css_set *css_set = READ(task, cgroups);
 	struct mem_cgroup *memcg = (struct mem_cgroup *)MEMORY_CSS(css_set);
+	const struct page_counter *at = &memcg->memory;
+	struct koord_counter counter;
 
+	if (!memcg)
+		return;
 	seen->is_in = node_id == 0;
 	seen->memcg = memcg;
-	for (int i = 0; i < MAX_DEPTH && memcg; i++) {
-		u64 usage = READ(memcg, memory.usage.counter), max = READ(memcg, memory.max);
-
+	for (int i = 0; i < MAX_DEPTH && at; i++) {
+		read_counter(&counter, at);
+		memcg = (struct mem_cgroup *)memcg_of_counter(at);
 		if (node_id && kernfs_id(READ(memcg, css.cgroup, kn)) == node_id) {
-			seen->usage_pages = usage;
+			seen->usage_pages = counter.usage;
 			seen->memcg = memcg;
 			seen->is_in = true;
 			return;
 		}
-		if (usage + CHARGE_BATCH >= max)
+		if (has_no_room(counter.usage, counter.max) || has_no_room(counter.usage, counter.high))
 			seen->is_at_own_limit = true;
-		memcg = (struct mem_cgroup *)READ(memcg, css.parent);
+		at = counter.parent;
 	}
 }
 
@@ -331,39 +362,52 @@ static __always_inline void look(u64 now_ns)
 	sweep(report, report->mode == KOORD_DEADMAN_KILL);
 }
 
-static __always_inline void begin_reclaim(bool is_memcg_reclaim)
+static __always_inline struct open_stall *stall_of(u32 tid)
+{
+	u32 slot = tid % STALL_SLOTS;
+
+	return map_lookup(deadman_inside, &slot);
+}
+
+static __always_inline void begin_stall(bool may_be_of_own_limit)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid(), zero = 0;
 	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
+	struct open_stall *open = stall_of(tid);
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	struct node_seen seen = {};
 	u64 now_ns = bpf_ktime_get_ns();
 
-	if (!order || order->mode == KOORD_DEADMAN_OFF)
+	/* No task waits for a kernel thread that reclaims (kswapd, kcompactd). */
+	if (!order || !open || order->mode == KOORD_DEADMAN_OFF || (READ(task, flags) & PF_KTHREAD))
 		return;
-	look_at_node(&seen, (struct task_struct *)bpf_get_current_task(), order->node_cgroup_id);
-	if (!seen.is_in || (is_memcg_reclaim && (seen.is_at_own_limit || !order->node_cgroup_id)))
+	look_at_node(&seen, task, order->node_cgroup_id);
+	if (!seen.is_in || (may_be_of_own_limit && seen.is_at_own_limit)) {
+		if (open->tid == tid)
+			open->tid = 0;
 		return;
-	map_update(deadman_inside, &tid, &now_ns);
+	}
+	open->since_ns = now_ns;
+	open->tid = tid;
 	look(now_ns);
 }
 
 /* Adds what the running task has waited since it was looked at last. */
-static __always_inline void count_reclaim(bool is_over)
+static __always_inline void count_stall(bool is_over)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid(), zero = 0;
 	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
 	struct koord_deadman_report *report = map_lookup(deadman_report, &zero);
 	struct stall_window *window = map_lookup(deadman_stall, &zero);
-	u64 *began_ns = map_lookup(deadman_inside, &tid);
+	struct open_stall *open = stall_of(tid);
 	u64 now_ns = bpf_ktime_get_ns(), since_ns;
 
-	if (!began_ns)
+	if (!open || open->tid != tid)
 		return;
-	since_ns = *began_ns;
+	since_ns = open->since_ns;
+	open->since_ns = now_ns;
 	if (is_over)
-		map_delete(deadman_inside, &tid);
-	else
-		*began_ns = now_ns;
+		open->tid = 0;
 	if (!order || !window || !report)
 		return;
 	add_stall(window, order->after_ns, since_ns, now_ns);
@@ -372,31 +416,40 @@ static __always_inline void count_reclaim(bool is_over)
 	look(now_ns);
 }
 
+/*
+ * One of two sources, which user space picks. Where the kernel accounts pressure, these: a section of psi_memstall holds
+ * reclaim, compaction, and the wait for a page that was reclaimed too early, for swap, and at memory.high. Sections nest; the
+ * kernel's own mark says which is the outermost, so that a missed run of a program spoils no other.
+ */
+SEC("fentry/psi_memstall_enter")
+int on_deadman_enter(u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+
+	if (!BPF_CORE_READ_BITFIELD_PROBED(task, in_memstall))
+		begin_stall(true);
+	return 0;
+}
+
+SEC("fentry/psi_memstall_leave")
+int on_deadman_leave(u64 *ctx)
+{
+	unsigned long was_inside = 0;
+
+	READ_BYTES(&was_inside, sizeof(was_inside), (const void *)ctx[0]);
+	if (!was_inside)
+		count_stall(true);
+	return 0;
+}
+
+/*
+ * With either: the machine's own reclaim counts, however little room its task's cgroup has. It lies in a section, with whose end
+ * it ends; without sections it has an end of its own.
+ */
 SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
 int on_deadman_direct_begin(u64 *ctx)
 {
-	begin_reclaim(false);
-	return 0;
-}
-
-SEC("tp_btf/mm_vmscan_direct_reclaim_end")
-int on_deadman_direct_end(u64 *ctx)
-{
-	count_reclaim(true);
-	return 0;
-}
-
-SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
-int on_deadman_memcg_begin(u64 *ctx)
-{
-	begin_reclaim(true);
-	return 0;
-}
-
-SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
-int on_deadman_memcg_end(u64 *ctx)
-{
-	count_reclaim(true);
+	begin_stall(false);
 	return 0;
 }
 
@@ -408,7 +461,33 @@ int on_deadman_shrink(u64 *ctx)
 	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
 
 	if (order && order->mode != KOORD_DEADMAN_OFF && bpf_ktime_get_ns() > order->heartbeat_ns + order->after_ns)
-		count_reclaim(false);
+		count_stall(false);
+	return 0;
+}
+
+/* Where the kernel accounts no pressure, reclaim is all that is counted. The machine has no limit of a cgroup. */
+SEC("tp_btf/mm_vmscan_direct_reclaim_end")
+int on_deadman_direct_end(u64 *ctx)
+{
+	count_stall(true);
+	return 0;
+}
+
+SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
+int on_deadman_memcg_begin(u64 *ctx)
+{
+	u32 zero = 0;
+	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
+
+	if (order && order->node_cgroup_id)
+		begin_stall(true);
+	return 0;
+}
+
+SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
+int on_deadman_memcg_end(u64 *ctx)
+{
+	count_stall(true);
 	return 0;
 }
 

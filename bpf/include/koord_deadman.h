@@ -13,7 +13,7 @@ enum koord_deadman_mode {
 struct koord_deadman_order {
 	u64 heartbeat_ns;	/* CLOCK_MONOTONIC */
 	u64 after_ns;		/* an older heartbeat is late */
-	u64 stall_ns;		/* so much reclaim of the node's tasks within `after_ns` */
+	u64 stall_ns;		/* so long the node's tasks waited for memory within `after_ns` */
 	u64 until_ns;		/* until then the choice of the victim holds */
 	u64 victim_id;		/* its cgroup of the memory controller; 0: none */
 	u64 node_cgroup_id;	/* 0: the machine */
@@ -38,7 +38,7 @@ struct koord_deadman_report {
 	u32 refused;
 	int error;		/* the last refusal */
 	u64 fired;		/* since load */
-	u64 late_stalls;	/* ends of reclaim while the heartbeat was late */
+	u64 late_stalls;	/* stalls that ended while the heartbeat was late */
 	u64 spared;		/* of those with stall enough: the node had memory */
 };
 

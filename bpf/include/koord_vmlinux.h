@@ -180,6 +180,7 @@ struct task_struct {
 	int tgid;
 	char comm[16];
 	struct mm_struct *mm;
+	unsigned in_memstall : 1;	/* with CONFIG_PSI */
 	struct css_set *cgroups;
 };
 

@@ -44,9 +44,9 @@ class DeadManSettings(msgspec.Struct, frozen=True):
                grace periods and PodDisruptionBudgets, and is made for a process that does not run.
     `after_ns` an older heartbeat is late. Why 500 ms: the agent writes one each 125 ms, and a tick of a node with 1,000
                pods takes 40 ms.
-    `stall_ns` so much direct reclaim of the node's tasks, all together, within one `after_ns`. Why 5 ms: tasks that
-               thrash wait for their disk most of the time, and reclaimed for 1 to 160 ms of 500 (docs/dead-man.md); a
-               node above its threshold where no task reclaims can wait for its agent.
+    `stall_ns` so long the node's tasks waited for memory, all together, within one `after_ns`: as PSI has it, and in
+               direct reclaim alone without PSI. Why 5 ms: a calm node has none, and tasks that thrash waited for 20 to
+               190 ms of 500 (docs/dead-man.md); a node above its threshold where no task waits can wait for its agent.
     """
 
     action: DeadManAction = "nothing"
@@ -136,7 +136,7 @@ def dead_man_plan(choice: DeadManChoice, firing: DeadManFiring) -> Plan:
     assert choice.victim is not None  # without one they do nothing
     pod = choice.victim.candidate
     late = format_ns(firing.fired_ns - firing.heartbeat_ns)
-    reason = f"no heartbeat of the agent for {late} while tasks stalled {format_ns(firing.stall_ns)} in reclaim"
+    reason = f"no heartbeat of the agent for {late} while tasks stalled {format_ns(firing.stall_ns)} for memory"
     message = f"trigger by koordebpf dead man's switch, kill pod: {pod.name}"
     feature = FeaturePlan(
         Verdict(FEATURE, True, reason),

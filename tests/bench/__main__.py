@@ -62,6 +62,7 @@ _BENCHES = {
     "freeing": "decision to the victim's memory free again",
     "reaping": "a kill to the memory of several processes free again, one reaper and several",
     "deadman": "an agent that is stopped, until its dead man's switch has acted",
+    "deadman_stalls": "how long tasks wait for memory in its windows: calm, flood of page cache, thrash",
     "deadman_machine": "the same while a pod takes a whole guest's memory, with the switch and without",
     "reaction": "threshold crossed to decision sent, beside others",
     "reaction_colocated": "the same, and a burst to the held pods, in koordlet's place and not, in turn",

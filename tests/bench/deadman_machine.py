@@ -38,6 +38,7 @@ def deadman_machine(report: Report) -> None:
         raise CannotMeasure(f"it fills the machine, and this one has more than {MOST_MIB} MiB")
     if not (support := support_of_dead_man()).works:
         raise CannotMeasure(support.reason)
+    report.say(support.how)
     n = 2 if report.quick else int(os.environ.get("KOORDEBPF_PAIRS", "20"))
     stay_in_memory()
     with tempfile.TemporaryDirectory() as name, ShortMachine(find_memory_hierarchy()) as machine:

@@ -22,7 +22,14 @@ _NO_LIMIT = 1 << 42
 _LONG_S = 600
 _MCL_CURRENT, _MCL_FUTURE = 1, 2  # include/uapi/asm-generic/mman.h
 AGENT_SCORE, _LS_SCORE, _BE_SCORE = -997, 900, 1000  # pkg/kubelet/qos/policy.go
-_COUNTED = ("oom_kill", "pgsteal_kswapd", "pgsteal_direct", "workingset_refault_file", "allocstall")
+_COUNTED = (
+    "oom_kill",
+    "pgsteal_kswapd",
+    "pgsteal_direct",
+    "workingset_refault_file",
+    "workingset_restore_file",
+    "allocstall",
+)
 
 
 def machine_mib() -> int:
@@ -92,7 +99,7 @@ class ShortMachine(WalkedNode):
         """Have the latency-sensitive pod read its files for as long as this is open."""
         for _ in range(2):
             # In memory a file is walked through without a pause: not at the cost of who is to take the memory.
-            walk = [BUILD / "thrash", "/var/tmp", FILE_MIB, _LONG_S, self.ls / "cgroup.procs"]
+            walk = [BUILD / "thrash", "/var/tmp", FILE_MIB, _LONG_S, self.ls / "cgroup.procs", "recent"]
             command = ["nice", "-n", "19", *map(str, walk)]
             self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             score(self.walkers[-1].pid, _LS_SCORE)

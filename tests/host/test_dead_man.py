@@ -14,11 +14,13 @@ import pytest
 
 from koordebpf.kernel.bpf.deadman import DeadMan, DeadManOrder, Mode, support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
+from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.host.thrashing_node import NODE_MIB, THRESHOLD_PERCENT, ThrashingNode
+from tests.host.stall_windows import StallWindows
+from tests.host.thrashing_node import FILE_MIB, HELD_MIB, NODE_MIB, THRESHOLD_PERCENT, ThrashingNode
 from tests.support.bpf_ids import held_by, wait_for_none
 from tests.support.nodes import MIB
 from tests.support.patience import patience
@@ -157,6 +159,68 @@ def test_who_has_left_the_cgroup_is_not_signalled(thrashing, dead_man):
     thrashing.grows()
     until(lambda: thrashing.holders[1].process.poll() is not None, "the victim's end", 20)
     assert left.poll() is None and dead_man.report().seen == 1
+
+
+@pytest.fixture
+def counts_psi(dead_man: DeadMan) -> None:
+    if dead_man.source != "psi":
+        pytest.skip(f"{OTHER_MACHINE}it {dead_man.counts}")
+
+
+def loses_page_cache(thrashing: ThrashingNode) -> None:
+    """Short of memory, and one pod reads again and again what others take away; the node's limit is not met."""
+    thrashing.walks(24)
+    thrashing.grows()
+    until(lambda: thrashing.node.usage_bytes() > HELD_MIB * MIB, "memory that is held")
+    thrashing.loses_page_cache()
+
+
+def test_tasks_that_wait_for_page_cache_and_reclaim_none_are_counted(thrashing, dead_man, counts_psi):
+    loses_page_cache(thrashing)
+    dead_man.order(time.monotonic_ns(), order(thrashing))
+    thrashing.dies()
+    report = dead_man.report()
+    assert report.fired == 1 and report.late_stalls and report.stall_ns >= STALL_NS
+    assert thrashing.times_full() == 0 and thrashing.has_survived
+
+
+@pytest.mark.slow
+def test_without_psi_only_who_reclaims_is_counted(thrashing, support):
+    with DeadMan("reclaim") as programs:
+        loses_page_cache(thrashing)
+        programs.order(time.monotonic_ns(), order(thrashing))
+        time.sleep(patience(4))
+        assert programs.report().late_stalls == 0 and thrashing.times_full() == 0
+        thrashing.starts_walking()
+        thrashing.dies()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [None, "reclaim"])
+def test_a_pod_that_waits_at_its_own_limit_is_not_counted(hierarchy, support, source):
+    with ThrashingNode(hierarchy, ls_limit_bytes=32 * MIB) as node, DeadMan(source) as programs:
+        node.grows()
+        until(lambda: node.node.usage_bytes() > HELD_MIB * MIB, "memory that is held")
+        node.walks(64)
+        node.floods(64)
+        programs.order(time.monotonic_ns(), order(node))
+        time.sleep(patience(4))
+        report = programs.report()
+        assert node.times_full(node.ls.parent) > 100 and node.times_full() == 0
+        assert report.fired == 0 and report.late_stalls == 0
+
+
+@pytest.mark.slow
+def test_no_stall_is_counted_twice(thrashing, counts_psi):
+    pressure = PressureFile()
+    with pressure, StallWindows(cgroup_id(thrashing.node.path)) as windows:
+        thrashing.grows()
+        thrashing.walks(2 * FILE_MIB)  # of one process: its stalls are not side by side
+        until(lambda: thrashing.times_full() > 0, "a node that thrashes")
+        before_us = pressure.read().some.total_us
+        counted_ms = sum(windows.during(patience(4)))
+        waited_ms = (pressure.read().some.total_us - before_us) / 1000
+    assert 0 < counted_ms <= waited_ms + STALL_NS / NS_PER_MS
 
 
 class StoppedAgent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,29 @@ HELD_MIB = 190  # 74 %; 66 MiB are left for files of 128
 FILE_MIB = 128
 EARLY_MIB = 40  # of what is held: who has none is no victim
 _WALK_S = 120
+# For the multi-generational LRU pages without recency are none to wait for: tests/workloads/thrash.c.
+_RECENT = ("recent",) if Path("/sys/kernel/mm/lru_gen").exists() else ()
+
+# Reclaims a part of a cgroup's memory. cgroup v1 can only be asked for all of it, so that is broken off by a signal.
+_TAKER = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+v2 = folder / "memory.reclaim"
+def enough(*_):
+    raise InterruptedError
+signal.signal(signal.SIGALRM, enough)
+while True:
+    try:
+        if v2.exists():
+            v2.write_text("4M")
+        else:
+            signal.setitimer(signal.ITIMER_REAL, 0.002)
+            (folder / "memory.force_empty").write_text("0")
+    except OSError:
+        pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    time.sleep(0.005)
+"""
 
 
 class WalkedNode(Closing):
@@ -32,6 +56,7 @@ class WalkedNode(Closing):
         self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, limit_bytes)
         self.holders: list[Holder] = []
         self.walkers: list[subprocess.Popen[bytes]] = []
+        self.takers: list[subprocess.Popen[bytes]] = []
         self._percent = threshold_percent
 
     def write_manifest(self, folder: Path) -> Path:
@@ -40,20 +65,26 @@ class WalkedNode(Closing):
     def close(self) -> None:
         for each in self.holders:
             each.stop()
-        for walker in self.walkers:
-            walker.kill()
-            walker.wait()
+        for each_process in (*self.takers, *self.walkers):
+            each_process.kill()
+            each_process.wait()
         self.node.close()
 
 
 class ThrashingNode(WalkedNode):
-    """Calm at first: the pod holds little. `grows` makes the node thrash, with no OOM kill ever."""
+    """Calm at first: the pod holds little. `grows` makes the node thrash, with no OOM kill ever.
 
-    def __init__(self, hierarchy: MemoryHierarchy) -> None:
-        super().__init__(hierarchy, NODE_MIB * MIB, THRESHOLD_PERCENT)
+    Args:
+        scale: so many times as large, with all that is in it.
+        ls_limit_bytes: of the pod that walks through files.
+    """
+
+    def __init__(self, hierarchy: MemoryHierarchy, scale: int = 1, ls_limit_bytes: int | None = None) -> None:
+        super().__init__(hierarchy, scale * NODE_MIB * MIB, THRESHOLD_PERCENT)
+        self._scale = scale
         (self.be,) = self.node.add_pod("be")
-        (self.ls,) = self.node.add_pod("ls", be=False)
-        self.holders.append(Holder(self.be, "anon", EARLY_MIB))
+        (self.ls,) = self.node.add_pod("ls", be=False, limit_bytes=ls_limit_bytes)
+        self.holders.append(Holder(self.be, "anon", scale * EARLY_MIB))
 
     @property
     def victim_id(self) -> int:
@@ -62,14 +93,35 @@ class ThrashingNode(WalkedNode):
     def starts_walking(self) -> None:
         """Have a latency-sensitive pod read files, which fit as long as the other pod is small."""
         for _ in range(2):
-            command = [BUILD / "thrash", "/var/tmp", str(FILE_MIB // 2), str(_WALK_S), self.ls / "cgroup.procs"]
-            self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        until(lambda: self.node.usage_bytes() > (EARLY_MIB + FILE_MIB) * MIB, "files in memory")
+            self.walks(self._scale * FILE_MIB // 2)
+        until(lambda: self.node.usage_bytes() > self._scale * (EARLY_MIB + FILE_MIB) * MIB, "files in memory")
+
+    def walks(self, mib: int) -> None:
+        """Have one more process of that pod read a file, again and again."""
+        command = [BUILD / "thrash", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs", *_RECENT]
+        self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
+    def floods(self, mib: int) -> None:
+        """Have one more process of that pod read a file with read-ahead, whose pages are charged in large folios."""
+        command = [BUILD / "cacheflood", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs"]
+        self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
+    def loses_page_cache(self) -> None:
+        """Have a process that is not of the node take page cache of that pod, again and again."""
+        self.takers.append(subprocess.Popen([sys.executable, "-c", _TAKER, self.ls.parent]))
 
     def grows(self, processes: int = 1) -> None:
         """Have the best-effort pod hold so much that the files do not fit any more."""
-        each = (HELD_MIB - EARLY_MIB) // processes
+        each = self._scale * (HELD_MIB - EARLY_MIB) // processes
         self.holders += [Holder(self.be, "anon", each, waits=False) for _ in range(processes)]
+
+    def times_full(self, cgroup: Path | None = None) -> int:
+        """Return how often a charge failed at its limit, or at that of a cgroup below it."""
+        folder = cgroup or self.node.path
+        if (v1 := folder / "memory.failcnt").exists():
+            return int(v1.read_text())
+        events = dict(line.split() for line in (folder / "memory.events.local").read_text().splitlines())
+        return int(events["max"])
 
     @property
     def is_victim_alive(self) -> bool:

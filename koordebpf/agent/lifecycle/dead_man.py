@@ -152,5 +152,6 @@ def open_dead_man(config: AgentConfig, scope: NodeScope, metrics: AgentMetrics, 
     metrics.node.qos.append(shown)
     after, stall = format_ns(settings.after_ns), format_ns(settings.stall_ns)
     does = "kills the first victim" if action == "kill" else "counts what it would kill"
-    log.info("a dead man's switch %s when the agent stops for %s and tasks stall %s of it", does, after, stall)
+    text = "a dead man's switch %s when the agent stops for %s and tasks stall %s of it; it %s"
+    log.info(text, does, after, stall, programs.counts)
     return DeadManSwitch(programs, settings, action, scope, shown)

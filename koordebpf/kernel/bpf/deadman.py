@@ -17,12 +17,23 @@ from koordebpf.kernel.bpf.lockdown import explain_refusal
 from koordebpf.kernel.bpf.maps import Element, numa_node_ids
 from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE
 from koordebpf.kernel.signals.interface import SignalSource
 
 Mode = Literal["off", "count", "kill"]
+StallSource = Literal["psi", "reclaim"]  # what is counted: what PSI counts, or direct reclaim
 
 _FEATURE = "dead man's switch"
 _KFUNC = "bpf_send_signal_task"  # kernel/trace/bpf_trace.c, since v6.13
+# Programs of one source only; the others serve both, direct reclaim's begin among them.
+_PROGRAMS: dict[StallSource, frozenset[str]] = {
+    "psi": frozenset({"on_deadman_enter", "on_deadman_leave"}),
+    "reclaim": frozenset({"on_deadman_direct_end", "on_deadman_memcg_begin", "on_deadman_memcg_end"}),
+}
+_COUNTS: dict[StallSource, str] = {
+    "psi": "counts what PSI counts as a stall for memory",
+    "reclaim": "counts direct reclaim alone",
+}
 _MODES: tuple[Mode, ...] = ("off", "count", "kill")  # enum koord_deadman_mode
 _NEVER = (1 << 64) - 1
 _HEARTBEAT = struct.Struct("<Q")
@@ -78,25 +89,48 @@ class DeadManReport(msgspec.Struct, frozen=True):
 class DeadMan(Closing):
     """The programs, attached and off until the first `beat`.
 
-    Source:  tracepoints mm_vmscan_direct_reclaim_begin and _end, mm_vmscan_memcg_reclaim_begin and _end,
-             mm_vmscan_lru_shrink_inactive, by BTF; kfuncs bpf_send_signal_task and bpf_iter_task_new.
+    Args:
+        source: of stalls. None: PSI where the kernel accounts it and lets its functions be traced, else reclaim.
+
+    Source:  functions psi_memstall_enter and _leave (kernel/sched/psi.c) by fentry; without PSI tracepoints
+             mm_vmscan_direct_reclaim_end, mm_vmscan_memcg_reclaim_begin and _end, by BTF; with either
+             mm_vmscan_direct_reclaim_begin and mm_vmscan_lru_shrink_inactive, and kfuncs bpf_send_signal_task and
+             bpf_iter_task_new.
     Raises:  SupportError: no libbpf, no object, one of another layout, or the kernel refuses it.
     Cost:    docs/dead-man.md.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: StallSource | None = None) -> None:
         self._numa_nodes = numa_node_ids()
         self._order: Element | None = None
         self._report: Element | None = None
         self._object: libbpf.Object | None = None
+        self._why = "" if NODE_MEMORY_PRESSURE.exists() else "this kernel accounts no pressure"
+        self.source: StallSource = source or ("reclaim" if self._why else "psi")
         try:
-            self._open()
+            self._open_any(may_fall_back=source is None)
         except OSError as error:
             self.close()
             raise SupportError(_FEATURE, *_explain(error)) from None
         except BaseException:
             self.close()
             raise
+
+    @property
+    def counts(self) -> str:
+        """What is counted, for messages, and why it is not what PSI counts."""
+        return _COUNTS[self.source] + (f" ({self._why})" if self.source == "reclaim" and self._why else "")
+
+    # Where functions cannot be traced the other programs may still work.
+    def _open_any(self, *, may_fall_back: bool) -> None:
+        try:
+            self._open()
+        except OSError as error:
+            if not may_fall_back or self.source == "reclaim":
+                raise
+            self.close()
+            self.source, self._why = "reclaim", f"psi_memstall_enter cannot be traced: {error.strerror}"
+            self._open()
 
     def _open(self) -> None:
         opened = self._object = libbpf.Object(object_path("deadman"))
@@ -111,11 +145,16 @@ class DeadMan(Closing):
                     f"its {name} is another one",
                     "Build the objects from this package's sources: make bpf.",
                 )
+        others = _PROGRAMS["psi" if self.source == "reclaim" else "reclaim"]
+        for name, handle in opened.programs():
+            if name in others:
+                opened.leave_out(handle)
         opened.load()
         self._order = Element(opened.map("deadman_order", _ORDER.size), writable=True)
         self._report = Element(opened.map("deadman_report", _REPORT.size))
         for name, handle in opened.programs():
-            opened.attach_trace(name, handle)
+            if name not in others:
+                opened.attach_trace(name, handle)
 
     def beat(self, now_ns: int) -> None:
         """Write the heartbeat. Cost: 0.3 µs."""
@@ -167,13 +206,11 @@ class DeadMan(Closing):
 def support_of_dead_man() -> SignalSource:
     """Return whether the switch works here, found by attaching its programs and detaching them again."""
     try:
-        with DeadMan():
-            pass
+        with DeadMan() as programs:
+            counts = programs.counts
     except SupportError as error:
         return SignalSource(_FEATURE, "", False, error.reason, error.remedy, "deadMan.action has no effect")
-    return SignalSource(
-        _FEATURE, f"BTF tracepoints of reclaim and {_KFUNC}, where deadMan.action asks for it", works=True
-    )
+    return SignalSource(_FEATURE, f"BPF programs and {_KFUNC}, where deadMan.action asks for it; {counts}", works=True)
 
 
 # libbpf answers ESRCH, and older ones EINVAL, where the kernel's BTF has no such function.

@@ -112,8 +112,8 @@ def test_what_it_did_is_a_plan_with_an_outcome():
     choice = chosen(tick())
     plan = dead_man_plan(choice, FIRING)
     assert plan.sentence == (
-        "the dead man's switch killed spark/big: no heartbeat of the agent for 600 ms while tasks stalled 40 ms in"
-        " reclaim"
+        "the dead man's switch killed spark/big: no heartbeat of the agent for 600 ms while tasks stalled 40 ms for"
+        " memory"
     )
     (victim,) = plan.victims
     assert victim.message == "trigger by koordebpf dead man's switch, kill pod: big"

@@ -29,7 +29,7 @@ class DeadManMetrics:
         for mode in ("count", "kill"):
             fired.add_metric([mode], self._fired[mode])
         yield fired
-        text = "Reclaims of the node's tasks while the heartbeat was late."
+        text = "Stalls for memory of the node's tasks that ended while the heartbeat was late."
         yield CounterMetricFamily("koordebpf_dead_man_late_stalls", text, self.late_stalls)
         text = "Times that it did not fire because the node was below its threshold."
         yield CounterMetricFamily("koordebpf_dead_man_spared", text, self.spared)
