@@ -42,9 +42,9 @@ class Originals:
         held = look(self._places, key, now_ns, before)
         *_, last = self.seen.lately(key) or (held.value,)
         if self._journal is not None and held.value != last and self._has(key, held):
-            original = self._journal.originals[key]
-            if not (before and before.is_ours) if isinstance(last, Table) else self._is(key, original, last):
-                self.adopt(key, last, held)  # where it is not journalled, the one before stays
+            is_ours = before is not None and before.is_ours
+            if not is_ours if isinstance(last, Table) else self._is(key, self._journal.originals[key], last):
+                self.adopt(key, last, held)  # where that fails, the one before stays
         self.seen.note(key, held.value)
         return held
 
