@@ -22,7 +22,7 @@ and what changes stands side by side.
 
 Beside the evictions it shows what best-effort pods would be left of the CPUs: which amount, out of what, and which
 files would be written. Without the frame's `suppression` that is the first decision of an agent that has just
-started.
+started. With a --config whose deadMan.action is count or kill it shows whom the dead man's switch would kill, and why.
 
 \b
 Examples:
@@ -64,7 +64,7 @@ Examples:
     "entries",
     multiple=True,
     metavar="SETTING=VALUE",
-    help="Compare: with this field of resourceUsedThresholdWithBE, or eviction.…, suppress.… of the agent's own.",
+    help="Compare: with this field of resourceUsedThresholdWithBE, or the agent's eviction.…, suppress.… or deadMan.…",
 )
 @click.option("--strict", is_flag=True, help="Refuse a NodeSLO or ConfigMap with fields that nothing reads.")
 @click.option("--feature-gates", multiple=True, metavar="NAME=BOOL", help="Compare: with these feature gates.")
