@@ -7,6 +7,7 @@ import functools
 import logging
 import socket
 import time
+from collections.abc import Sequence
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
@@ -24,6 +25,7 @@ from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
 from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.state.series.store import SeriesStore
+from koordebpf.store.audit_record import AuditRecord
 
 log = logging.getLogger("koordebpf")
 
@@ -77,7 +79,12 @@ def serve_reports(
     beside.pages["/known"] = KnownPage(recent.last_round).answer
     beside.pages["/top"] = functools.partial(_top_page, recent)
     beside.pages["/series"] = functools.partial(_series_page, measuring.series)
-    stack.callback(DecisionServer(local, recent.decisions, recent.writes, begin, recent.requests, beside.pages).close)
+
+    def decisions() -> Sequence[AuditRecord]:
+        hooks = metrics.sinks.hooks
+        return recent.decisions() if hooks is None else hooks.with_calls(recent.decisions())
+
+    stack.callback(DecisionServer(local, decisions, recent.writes, begin, recent.requests, beside.pages).close)
 
 
 def series_metrics(measuring: Measuring) -> SeriesMetrics:

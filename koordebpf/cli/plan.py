@@ -23,7 +23,8 @@ and what changes stands side by side.
 Beside the evictions it shows what best-effort pods would be left of the CPUs: which amount, out of what, and which
 files would be written. Without the frame's `suppression` that is the first decision of an agent that has just
 started. Of each other strategy whose feature gate is on it shows why and what it would write, in a round in which
-it is due: most are due each 10 s, and `top --frame` measures for none of them.
+it is due: most are due each 10 s, and `top --frame` measures for none of them. With a --config whose deadMan.action
+is count or kill it shows whom the dead man's switch would kill, and why.
 
 \b
 Examples:
@@ -65,7 +66,7 @@ Examples:
     "entries",
     multiple=True,
     metavar="SETTING=VALUE",
-    help="Compare: with this field of resourceUsedThresholdWithBE, or eviction.…, suppress.… of the agent's own.",
+    help="Compare: with this field of resourceUsedThresholdWithBE, or the agent's eviction.…, suppress.… or deadMan.…",
 )
 @click.option("--strict", is_flag=True, help="Refuse a NodeSLO or ConfigMap with fields that nothing reads.")
 @click.option("--feature-gates", multiple=True, metavar="NAME=BOOL", help="Compare: with these feature gates.")

@@ -57,7 +57,8 @@ class DeadManSettings(msgspec.Struct, frozen=True):
 class DeadManChoice(msgspec.Struct, frozen=True):
     """Who would be killed. `victim` None: no pod, and `reason` says why.
 
-    `threshold_bytes` of the node's use; `until_ns` (CLOCK_MONOTONIC): then the list of pods is too old.
+    `feature`: by whose rules. `threshold_bytes` of the node's use; `until_ns` (CLOCK_MONOTONIC): then the list of pods
+    is too old.
     """
 
     reason: str
@@ -67,6 +68,14 @@ class DeadManChoice(msgspec.Struct, frozen=True):
     threshold_bytes: int = 0
     capacity_bytes: int = 0
     until_ns: int = 0
+    feature: str = ""
+
+
+class PlannedDeadMan(msgspec.Struct, frozen=True):
+    """Whom the switch would be armed with after a round; `settings.action` is count or kill."""
+
+    settings: DeadManSettings
+    choice: DeadManChoice
 
 
 class DeadManFiring(msgspec.Struct, frozen=True):
@@ -113,14 +122,16 @@ def dead_man_choice(tick: TickFrame, view: NodeView, holding: Sequence[ClosedGua
     if not screening.allowed:
         return DeadManChoice(screening.held[0][1].sentence)
     victim = screening.allowed[0]
+    feature = next(each for each in plan.features if victim in each.victims)
     return DeadManChoice(
         f"{victim.candidate.namespace}/{victim.candidate.name}",
         victim,
         victim.candidate.cgroup_id or 0,
-        next(each.candidates for each in plan.features if victim in each.victims),
+        feature.candidates,
         threshold,
         capacity,
         _until_ns(tick),
+        feature.verdict.feature,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.policy.dead_man import PlannedDeadMan
 from koordebpf.policy.decide import arbitrate
 from koordebpf.policy.detect.stall_evict import stall_evict
 from koordebpf.policy.detect.verdict import Verdict
@@ -38,13 +39,14 @@ class NodePlan(Plan, frozen=True, kw_only=True):
     """The plan with suppression and the stall net beside the evictions: what `koordebpf plan` prints.
 
     `guards`: of a round of an agent, those that are closed and keep it from acting. `strategies`: the decisions of the
-    others whose gate is on, by name.
+    others whose gate is on, by name. `dead_man` None: deadMan.action is nothing.
     """
 
     suppression: ExplainedSuppression
     stall_net: Verdict  # StallEvict, judged whether its gate is on or not
     guards: tuple[ClosedGuard, ...] = ()
     strategies: Mapping[str, OtherDecision] = {}
+    dead_man: PlannedDeadMan | None = None
 
 
 def decide_node(

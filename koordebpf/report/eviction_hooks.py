@@ -86,6 +86,15 @@ class EvictionHookSink:
         """Return how many calls ended how since the start, by hook and outcome; from any thread."""
         return self._hooks.counts()
 
+    def spent_s(self) -> Mapping[str, float]:
+        """Return how long the calls of each hook took since the start; from any thread."""
+        return self._hooks.spent_s()
+
+    def with_calls(self, records: Sequence[AuditRecord]) -> list[AuditRecord]:
+        """Return decisions with what became of the calls of hooks for them; from any thread."""
+        ended = self._hooks.ended()
+        return [msgspec.structs.replace(each, hooks=tuple(ended.get(each.id, ()))) for each in records]
+
     def _start(self, line: OpenPlan) -> None:
         self._started.add(line.id)
         if self._hooks.wants("before", dry_run=self._plans.dry_run):
@@ -110,7 +119,7 @@ class EvictionHookSink:
         def payload(hook: str) -> bytes:
             return hook_payload(hook, when, record, victims)
 
-        self._hooks.call(when, payload, dry_run=record.dry_run)
+        self._hooks.call(when, payload, dry_run=record.dry_run, decision=record.id)
 
 
 def hook_payload(hook: str, when: When, record: AuditRecord, victims: tuple[HookVictim, ...]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Literal
 
 import msgspec
 
@@ -40,3 +41,16 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.result is Result.FAILED:
             return self.sent_ns is not None
         return self.result in (Result.DONE, Result.SENT) and self.killed_tasks != 0
+
+
+class HookCalled(msgspec.Struct, frozen=True):
+    """What became of one call of a hook around an eviction (`evictionHooks`).
+
+    `outcome` dropped: it was not called, because too many calls were before it. `detail`: why not well, as a sentence.
+    """
+
+    hook: str
+    when: Literal["before", "after"]
+    outcome: Literal["done", "failed", "timed_out", "dropped"]
+    took_ns: int
+    detail: str = ""

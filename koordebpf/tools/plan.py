@@ -14,20 +14,22 @@ from koordebpf.agent.config.schema import settings
 from koordebpf.agent.config.settings import agent_config, named_gates, with_values
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
+from koordebpf.policy.dead_man import DeadManSettings, PlannedDeadMan, dead_man_choice
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.guards.rules import closed_guards
+from koordebpf.policy.guards.rules import GuardLimits, closed_guards
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.strategies import StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.manager.field_names import UnknownField
 from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.nodeslo import STRATEGY_KEY
 from koordebpf.state.build import capacity_doubt, strategy_of_frame, view_of_frame
 from koordebpf.state.frame import check_frame, decode_frame
-from koordebpf.state.view import Frame
+from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.view import Frame, NodeView
 from koordebpf.state.what_if import (
     Setting,
     changed_settings,
@@ -39,18 +41,25 @@ from koordebpf.state.what_if import (
 )
 from koordebpf.store.frames import decode_tick, is_recorded_tick
 
-_SECTIONS = ("eviction", "suppress", "strategies")  # of the agent's settings: those that decide
+# Of the agent's settings those that decide, by section of the file.
+_SECTIONS = {"eviction": "eviction", "suppress": "suppress", "strategies": "strategies", "deadMan": "dead_man"}
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One moment of a node, and how it is to be judged."""
+    """One moment of a node, and how it is to be judged.
+
+    `guards`: that were closed when the frame was recorded; `facts`: what they looked at, None: nothing is known of it.
+    """
 
     frame: Frame
     eviction: EvictSettings = EvictSettings()
     suppress: SuppressSettings = SuppressSettings()
     strategies: StrategySettings = StrategySettings()
     states: dict[str, Any] = {}  # what each strategy remembered when the frame was recorded, by name
-    guards: tuple[ClosedGuard, ...] = ()  # that were closed when the frame was recorded
+    guards: tuple[ClosedGuard, ...] = ()
+    facts: GuardFacts | None = None
+    limits: GuardLimits = GuardLimits()
+    dead_man: DeadManSettings = DeadManSettings()
 
     def plan(self) -> NodePlan:
         """Decide.
@@ -59,7 +68,17 @@ class Case(msgspec.Struct, frozen=True):
         """
         view = view_of_frame(self.frame, strict=self.eviction.strict_compat)
         plan = decide_node(view, self.eviction, self.suppress, self.strategies, self.states)
-        return replace(plan, guards=self.guards) if self.guards else plan
+        return replace(plan, guards=self.guards, dead_man=self._dead_man(view))
+
+    def _dead_man(self, view: NodeView) -> PlannedDeadMan | None:
+        if self.dead_man.action == "nothing":
+            return None
+        tick = TickFrame(
+            frame=self.frame,
+            settings=TickSettings(eviction=self.eviction, guards=self.limits),
+            guards=self.facts or GuardFacts(view.now_ns, "file", view.now_ns),
+        )
+        return PlannedDeadMan(self.dead_man, dead_man_choice(tick, view, self.guards))
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -95,13 +114,23 @@ def case_of_tick(tick: TickFrame, path: str) -> Case:
     frame = check_frame(tick.frame, path)
     settings = tick.settings
     guards = closed_guards(tick.guards, settings.guards)
-    return Case(frame, settings.eviction, settings.suppress, settings.strategies, tick.states, guards)
+    return Case(
+        frame,
+        settings.eviction,
+        settings.suppress,
+        settings.strategies,
+        tick.states,
+        guards,
+        tick.guards,
+        settings.guards,
+    )
 
 
 def with_file(case: Case, path: str, raw: bytes) -> Case:
     """Return the case under what a file holds: a NodeSLO, the ConfigMap slo-controller-config, or AgentConfiguration.
 
-    Of the last the sections `eviction` and `suppress` count, and the executor and the feature gates that it names.
+    Of the last the sections `eviction`, `suppress`, `strategies`, `guards` and `deadMan` count, and the executor and
+    the feature gates that it names.
 
     Raises:  ConfigError: names the file, the place in it, the value and the rule.
     """
@@ -123,7 +152,7 @@ def with_file(case: Case, path: str, raw: bytes) -> Case:
 def with_entries(case: Case, entries: Sequence[str]) -> Case:
     """Return the case with single settings: fields of resourceUsedThresholdWithBE, or of the agent's own.
 
-    Those are `eviction.…` and `suppress.…`.
+    Those are `eviction.…`, `suppress.…`, `strategies.…` and `deadMan.…`.
 
     Raises:  ConfigError: no such setting, or not its type.
     """
@@ -161,7 +190,7 @@ def case_changes(before: Case, after: Case) -> tuple[Setting, ...]:
     if before.frame.executor != after.frame.executor:
         changed.append(Setting("executor.type", before.frame.executor, after.frame.executor))
     for setting in settings():
-        if setting.field[0] not in _SECTIONS:
+        if setting.field[0] not in _SECTIONS.values():
             continue
         was, is_now = (reduce(getattr, setting.field, each) for each in (before, after))
         if was != is_now:
@@ -175,7 +204,9 @@ def case_changes(before: Case, after: Case) -> tuple[Setting, ...]:
 def _with_agent(case: Case, path: str, raw: bytes) -> Case:
     given = read_config(path, raw)
     if path == "--set":
-        return replace(case, **{name: with_values(getattr(case, name), given.get(name, {})) for name in _SECTIONS})
+        return replace(
+            case, **{name: with_values(getattr(case, name), given.get(name, {})) for name in _SECTIONS.values()}
+        )
     config = agent_config(given)
     frame = with_gates(case.frame, given.get("feature_gates", {}))
     return replace(
@@ -184,6 +215,8 @@ def _with_agent(case: Case, path: str, raw: bytes) -> Case:
         eviction=config.eviction,
         suppress=config.suppress,
         strategies=config.strategies,
+        limits=config.guards,
+        dead_man=config.dead_man,
     )
 
 

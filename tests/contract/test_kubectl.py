@@ -226,6 +226,35 @@ class TestStatus:
         cluster.pages[AGENTS] = {"items": [newer, agent_pod("a")]}
         assert kubectl(cluster, "status", "a")[0] == 0
 
+    def test_hooks_around_evictions_have_a_column_where_any_is_set(self, cluster: RemoteCluster) -> None:
+        hooks = METRICS + b"".join(
+            b'koordebpf_eviction_hook_calls_total{hook="%s",outcome="%s"} %d\n' % (hook, outcome, number)
+            for hook, outcome, number in (
+                (b"page-me", b"done", 4),
+                (b"page-me", b"failed", 0),
+                (b"chat", b"done", 2),
+                (b"chat", b"timed_out", 1),
+                (b"chat", b"dropped", 7),
+                (b"quiet", b"done", 0),
+            )
+        )
+        hooks += b'koordebpf_eviction_hook_seconds_total{hook="page-me"} 0.05\n'
+        hooks += b'koordebpf_eviction_hook_seconds_total{hook="chat"} 15.0\n'
+        hooks += b'koordebpf_eviction_hook_seconds_total{hook="quiet"} 0.0\n'
+        cluster.pages[f"{AGENTS}/koordebpf-agent-a:9320/proxy/metrics"] = hooks
+        code, out, _ = kubectl(cluster, "status", "a", "b")
+        heading, a, b = out.splitlines()
+        assert "EVICTED" in heading and heading.index("HOOKS") == a.index("page-me")
+        assert "page-me 4 done (mean 12.5 ms); chat 2 done, 1 timed out, 7 dropped (mean 5 s); quiet not called" in a
+        assert "page-me" not in b
+        assert code == 0, "a hook that fails keeps no agent from its work"
+        (state,) = json.loads(kubectl(cluster, "status", "a", "-o", "json")[1])["nodes"]
+        assert state["said"]["hooks"][1] == {
+            "name": "chat",
+            "calls": {"done": 2, "timed_out": 1, "dropped": 7},
+            "mean_s": 5.0,
+        }
+
     def test_wide_and_yaml(self, cluster: RemoteCluster) -> None:
         assert "co-re, stalls timed" in kubectl(cluster, "status", "a", "-o", "wide")[1]
         assert "schema: koordebpf.status/v1\n" in kubectl(cluster, "status", "a", "-o", "yaml")[1]

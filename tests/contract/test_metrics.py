@@ -108,6 +108,7 @@ CONTRACT = {
     "koordebpf_recorder_failing": set(),
     "koordebpf_recorder_cpu_seconds_total": set(),
     "koordebpf_eviction_hook_calls_total": {"hook", "outcome"},
+    "koordebpf_eviction_hook_seconds_total": {"hook"},
     "koordebpf_eviction_warnings_total": {"event"},
     "koordebpf_eviction_warning_lead_seconds_bucket": {"le"},
     "koordebpf_eviction_warning_lead_seconds_count": set(),

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,14 +120,24 @@ def test_a_volume_is_found_by_its_mount(blocks: BlockNode, tmp_path: Path) -> No
         subprocess.run(["umount", place], check=True)
 
 
-def test_what_another_process_writes_is_set_right(blocks: BlockNode, tmp_path: Path) -> None:
+def test_a_higher_limit_of_another_process_is_set_right_and_a_lower_one_stays(
+    blocks: BlockNode, tmp_path: Path
+) -> None:
+    def put(limit: int) -> None:
+        row = f"{blocks.disk.number} " + (f"wbps={limit}" if blocks.version == 2 else f"{limit}")
+        blocks.file(blocks.limited[0], WBPS).write_text(row)
+
     arguments = blocks.arguments(tmp_path, [blocks.block(writeBPS=LIMIT)])
     with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
         until(lambda: is_limited(blocks), lambda: f"the limits, but: {agent.log}")
-        row = f"{blocks.disk.number} " + ("wbps=9" if blocks.version == 2 else "9")
-        blocks.file(blocks.limited[0], WBPS).write_text(row)
+        put(4 * LIMIT)
         until(lambda: is_limited(blocks), lambda: f"the limits again, but: {limits(blocks)}", 60)
+        put(9)
+        time.sleep(12)  # it looks at each file again after 10 s
+        lower = Table.of({blocks.disk.number: 9})
+        assert blocks.value(blocks.limited[0], WBPS) == lower
         assert agent.stop() == 0
+    assert blocks.value(blocks.limited[0], WBPS) == lower
 
 
 def test_a_container_that_ends_leaves_its_part_to_the_others(blocks: BlockNode, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import until
-from tests.host.live_agent import LiveAgent
+from tests.host.live_agent import ROOT, LiveAgent
 from tests.support.loads.workloads import Hog
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
@@ -53,6 +55,13 @@ def configured(folder: Path, commands: Sequence[dict[str, Any]]) -> Path:
 
 def calls(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_bytes()) for path in sorted(folder.glob("call-*"))]
+
+
+def explained(agent: LiveAgent) -> str:
+    (socket,) = agent.run_dir.rglob("acting.sock")
+    command = [sys.executable, "-m", "koordebpf", "explain", "--url", str(socket), "--last", "1"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return " ".join(printed.split())
 
 
 def calls_metric(agent: LiveAgent, hook: str, outcome: str) -> float:
@@ -100,6 +109,16 @@ def test_a_hog_is_warned_of_and_commands_are_called_around_its_eviction(node: No
         until(lambda: calls_metric(agent, "missing", "failed") == 1, "the missing one is counted")
         assert calls_metric(agent, "floods", "failed") == 1
         assert calls_metric(agent, "notes", "done") == 2
+        # AND explain says of the decision how each of them ended, and how long it took
+        said = explained(agent)
+        for words in (
+            r"Hook notes, before: done in [0-9.]+ (ms|s)",
+            r"Hook notes, after: done in [0-9.]+ (ms|s)",
+            r"Hook hangs, before: timed out after [0-9.]+ s: not ended after 1 s",
+            r"Hook missing, after: failed after ",
+        ):
+            assert re.search(words, said), said
+        assert agent.metric('koordebpf_eviction_hook_seconds_total{hook="hangs"}') >= 2
         _, verbose = agent.get("/readyz?verbose")
         assert "[!]eviction-hooks hangs: not ended after 1 s" in verbose
         until(lambda: agent.metric('koordebpf_eviction_warnings_total{event="came_true"}') == 1, "it came true")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.writer.change import WriteResult
+from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore
@@ -17,6 +17,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 
 READ_BPS, WRITE_IOPS = CgroupFile.IO_READ_BPS, CgroupFile.IO_WRITE_IOPS
@@ -29,6 +30,14 @@ def device() -> str:
     if not found:
         pytest.skip(f"{OTHER_MACHINE}no block device")
     return found[-1]
+
+
+@pytest.fixture
+def devices() -> tuple[str, str, str]:
+    found = sorted(path.read_text().strip() for path in Path("/sys/block").glob("*/dev"))
+    if len(found) < 3:
+        pytest.skip(f"{OTHER_MACHINE}fewer than three block devices")
+    return found[-3], found[-2], found[-1]
 
 
 @pytest.fixture
@@ -75,6 +84,82 @@ def test_the_limits_before_are_restored(name: str, device: str, tmp_path: Path) 
         report = restore(PLACES, dict(journal.originals), 3, enforce=True)
     assert report.left == ()
     assert (held(name, READ_BPS), held(name, WRITE_IOPS)) == (Table.of({device: 7 << 20}), Table())
+
+
+def put(name: str, file: CgroupFile, device: str, limit: int) -> None:
+    """Write a row as a container runtime does."""
+    path = PLACES.locate((name, file))
+    assert path is not None
+    for text in PLACES.writes((name, file), Table(), Table.of({device: limit})):
+        path.write_text(text)
+
+
+def test_rows_of_others_stay_and_ours_come_back(name: str, devices: tuple[str, str, str], tmp_path: Path) -> None:
+    ours, theirs, later = devices
+    put(name, READ_BPS, ours, 9 << 20)
+    put(name, READ_BPS, theirs, 8 << 20)
+    with Journal(tmp_path / "journal") as journal:
+        audited: list[FileChange] = []
+        writer = CgroupWriter(PLACES, journal, enforce=True, audit=audited.append)
+        writer.apply(limits(name, (READ_BPS, {ours: 1 << 20, later: 3 << 20})), 1)
+        assert held(name, READ_BPS) == Table.of({ours: 1 << 20, theirs: 8 << 20, later: 3 << 20})
+        # A row that is wanted no more is as it was.
+        writer.apply(limits(name, (READ_BPS, {ours: 1 << 20})), 2)
+        assert held(name, READ_BPS) == Table.of({ours: 1 << 20, theirs: 8 << 20})
+        # What a runtime writes meanwhile is its own, and no reason to correct anything.
+        put(name, READ_BPS, later, 4 << 20)
+        put(name, READ_BPS, theirs, 7 << 20)
+        writer.apply(limits(name, (READ_BPS, {ours: 2 << 20})), 60 * NS_PER_S)
+        assert held(name, READ_BPS) == Table.of({ours: 2 << 20, theirs: 7 << 20, later: 4 << 20})
+        assert not any(each.is_correction for each in audited)
+        put(name, READ_BPS, theirs, 6 << 20)
+        report = writer.restore(61 * NS_PER_S)
+        assert report.left == () and not journal.originals
+    assert held(name, READ_BPS) == Table.of({ours: 9 << 20, theirs: 6 << 20, later: 4 << 20})
+
+
+def test_a_lower_limit_of_a_runtime_is_not_raised(name: str, device: str, tmp_path: Path) -> None:
+    put(name, READ_BPS, device, 1 << 20)
+    with Journal(tmp_path / "journal") as journal:
+        writer = CgroupWriter(PLACES, journal, enforce=True)
+        assert writer.apply(limits(name, (READ_BPS, {device: 5 << 20})), 1).changes == ()
+        assert held(name, READ_BPS) == Table.of({device: 1 << 20})
+        assert writer.apply(limits(name, (READ_BPS, {device: 5 << 19})), 2).changes == ()
+        writer.apply(limits(name, (READ_BPS, {device: 1 << 19})), 3)
+        assert held(name, READ_BPS) == Table.of({device: 1 << 19})
+        writer.restore(4)
+    assert held(name, READ_BPS) == Table.of({device: 1 << 20})
+
+
+def test_our_own_row_that_another_process_changes_is_corrected_and_counted(
+    name: str, devices: tuple[str, str, str], tmp_path: Path
+) -> None:
+    ours, theirs, _ = devices
+    put(name, READ_BPS, theirs, 8 << 20)
+    with Journal(tmp_path / "journal") as journal:
+        audited: list[FileChange] = []
+        writer = CgroupWriter(PLACES, journal, enforce=True, audit=audited.append)
+        wanted = limits(name, (READ_BPS, {ours: 1 << 20}))
+        writer.apply(wanted, 1)
+        put(name, READ_BPS, ours, 5 << 20)
+        writer.apply(wanted, 60 * NS_PER_S)
+        assert [each.is_correction for each in audited] == [False, True]
+        assert held(name, READ_BPS) == Table.of({ours: 1 << 20, theirs: 8 << 20})
+        writer.restore(61 * NS_PER_S)
+    assert held(name, READ_BPS) == Table.of({ours: 5 << 20, theirs: 8 << 20})
+
+
+def test_a_row_that_was_written_before_another_was_refused_is_lifted_again(
+    name: str, device: str, tmp_path: Path
+) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        writer = CgroupWriter(PLACES, journal, enforce=True)
+        report = writer.apply(limits(name, (READ_BPS, {device: 1 << 20, "999:7": 1 << 20})), 1)
+        assert [change.result for change in report.changes] == [WriteResult.REFUSED]
+        assert held(name, READ_BPS) == Table.of({device: 1 << 20})
+        writer.apply(limits(name, (READ_BPS, {device: 1 << 20})), 60 * NS_PER_S)
+        assert writer.restore(61 * NS_PER_S).left == ()
+    assert held(name, READ_BPS) == Table()
 
 
 def test_a_device_that_is_not_there_is_refused_and_the_cgroup_stays(name: str, tmp_path: Path) -> None:

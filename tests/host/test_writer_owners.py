@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.act.writer.foreign import ForeignPolicy
 from koordebpf.act.writer.journal import OLD_LADDER_JOURNAL, Journal
 from koordebpf.act.writer.owners import LADDER, SUPPRESS
 from koordebpf.act.writer.settings import WriterSettings
@@ -16,6 +17,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.stale_state import left_behind
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.kernel.io.loop import Loop
+from tests.conftest import OTHER_MACHINE
 from tests.host.writer_cgroups import QUOTA, SHARES, Cgroups, desired
 
 POD, BE = "be/pod", "be"
@@ -34,11 +36,11 @@ def pod(cgroups: Cgroups) -> Cgroups:
 class Strategies:
     """Suppression and the ladder's brake, on one writer."""
 
-    def __init__(self, cgroups: Cgroups, journal: Path) -> None:
+    def __init__(self, cgroups: Cgroups, journal: Path, settings: WriterSettings | None = None) -> None:
         self.audited: list[FileChange] = []
         self.cgroups = cgroups
         self.journal = Journal(journal)
-        self.writer = CgroupWriter(cgroups.places, self.journal, enforce=True, audit=self.audited.append)
+        self.writer = CgroupWriter(cgroups.places, self.journal, settings, enforce=True, audit=self.audited.append)
         self._now_ns = itertools.count()
 
     def suppress(self, quota_us: int | None) -> None:
@@ -50,6 +52,9 @@ class Strategies:
     def end(self, owner: str) -> None:
         report = self.writer.restore(next(self._now_ns), owner=owner)
         assert report.left == ()
+
+    def close(self) -> None:
+        self.journal.close()
 
     def quota(self, path: str) -> int:
         return int(self.cgroups.text(path, QUOTA).split()[0].replace("max", "-1"))
@@ -160,3 +165,60 @@ def test_a_ladder_journal_of_an_earlier_release_is_restored(pod: Cgroups, tmp_pa
     assert [change.result for change in audited] == [WriteResult.WRITTEN]
     assert pod.text(POD, QUOTA).split()[0] == str(OWN_US)
     assert not old.exists()
+
+
+def foreign(both: Strategies, path: str, quota_us: int) -> None:
+    """Write a quota as another process, such as a VPA, would."""
+    both.cgroups.put(path, QUOTA, str(quota_us))
+
+
+def only_v1(cgroups: Cgroups) -> None:
+    if cgroups.version == 2:
+        pytest.skip(f"{OTHER_MACHINE}on v2 no quota is cut")
+
+
+def test_what_another_process_wrote_is_known_where_the_quota_above_cuts_the_file(both: Strategies) -> None:
+    only_v1(both.cgroups)
+    both.brake()
+    foreign(both, POD, BRAKE_US - 2000)
+    both.suppress(BRAKE_US - 1000)
+    assert both.quota(POD) == BRAKE_US - 1000
+    (corrected,) = [each for each in both.audited if each.is_correction]
+    assert (corrected.old, corrected.new, corrected.owner) == ("8000", "9000", LADDER)
+    both.end(LADDER)
+    assert both.quota(POD) == BRAKE_US - 2000, "the other process's own, and not what was there before it"
+    both.end(SUPPRESS)
+    assert (both.quota(POD), both.quota(BE)) == (BRAKE_US - 2000, -1)
+    assert not both.journal.originals
+
+
+@pytest.mark.parametrize(("foreign_us", "cut_us"), [(8000, 8000), (9900, 9000)])
+def test_what_is_left_to_another_process_is_cut_only_as_far_as_the_quota_above_demands(
+    pod: Cgroups, tmp_path: Path, foreign_us: int, cut_us: int
+) -> None:
+    only_v1(pod)
+    never = WriterSettings(foreign=ForeignPolicy(corrections_per_hour=0))
+    with contextlib.closing(Strategies(pod, tmp_path / "journal", never)) as both:
+        both.brake()
+        foreign(both, POD, foreign_us)
+        both.suppress(BRAKE_US - 1000)
+        assert (both.quota(POD), both.quota(BE)) == (cut_us, BRAKE_US - 1000)
+        assert (pod.path(POD), QUOTA) in both.writer.yielded
+        both.brake()
+        assert both.quota(POD) == cut_us
+        both.suppress(HELD_US)
+        assert both.quota(POD) == foreign_us
+        both.end(SUPPRESS)
+        both.end(LADDER)
+        assert both.quota(POD) == foreign_us
+
+
+def test_what_another_process_wrote_is_not_restored_over_below_a_quota_that_stays(both: Strategies) -> None:
+    only_v1(both.cgroups)
+    both.suppress(HELD_US)
+    both.brake()
+    foreign(both, POD, BRAKE_US + 1000)
+    both.end(LADDER)
+    assert both.quota(POD) == BRAKE_US + 1000
+    both.end(SUPPRESS)
+    assert both.quota(POD) == BRAKE_US + 1000

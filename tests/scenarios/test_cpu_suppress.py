@@ -9,7 +9,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.suppress.kept import KeptSuppression, adopted
 from koordebpf.policy.suppress.round import plan_suppress
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.state.cpu.measured import BeCgroup, CpuManager, HostApplicationCpu, OtherPodsCpu
+from koordebpf.state.cpu.measured import BeCgroup, CpuManager, HostApplicationCpu, LackingHierarchy, OtherPodsCpu
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.builders import NOW_NS, pod
@@ -30,6 +30,7 @@ from tests.support.values.machines import machine, without
 CPUS, QUOTA, IDLE = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_QUOTA, CgroupFile.CPU_IDLE
 USING = SuppressState(cpuset="using", quota="recovered")
 BY_QUOTA = {"cpuSuppressPolicy": "cfsQuota"}
+CPU, CPUSET = LackingHierarchy("cpu", "/a"), LackingHierarchy("cpuset", "/c")
 
 
 def lsr(name: str, cpus: str, qos: str = "LSR"):
@@ -376,6 +377,27 @@ class TestOff:
     def test_what_is_not_known_changes_nothing(self, view, word):
         plan = plan_suppress(view, USING)
         assert (plan.skipped, plan.desired.writes, plan.next) == (word, (), USING)
+
+    @pytest.mark.parametrize(
+        ("view", "word", "hierarchies", "paths"),
+        [
+            (node(be_cgroups=(), be_lacking=(CPUSET,)), "no_best_effort", "cpuset hierarchy", "no /c"),
+            (node(strategy=BY_QUOTA, has_quota=False, be_lacking=(CPU,)), "no_quota", "cpu hierarchy", "no /a"),
+            (
+                node(be_cgroups=(), be_lacking=(CPU, CPUSET)),
+                "no_best_effort",
+                "cpu and cpuset hierarchies",
+                "no /a and no /c",
+            ),
+        ],
+    )
+    def test_hierarchies_without_the_best_effort_directory_are_named(self, view, word, hierarchies, paths):
+        plan = plan_suppress(view)
+        assert plan.skipped == word
+        assert plan.reason.endswith(
+            f"the best-effort directory is not in the {hierarchies} of cgroup v1: there is {paths}. "
+            "Restart the kubelet, which makes it"
+        )
 
 
 class TestExit:

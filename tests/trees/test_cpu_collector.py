@@ -16,7 +16,15 @@ from koordebpf.attribution.paths import place_of_path
 from koordebpf.collect.cpu.collector import BurstLook, CpuCollector, CpuPaths
 from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.state.cpu.measured import BeCgroup, BeQuota, CpuManager, HostApplicationCpu, OtherPodsCpu, PodCpu
+from koordebpf.state.cpu.measured import (
+    BeCgroup,
+    BeQuota,
+    CpuManager,
+    HostApplicationCpu,
+    LackingHierarchy,
+    OtherPodsCpu,
+    PodCpu,
+)
 from koordebpf.state.series.node import node_series
 from koordebpf.units import NS_PER_S
 from tests.support.values.machines import machine, write_sysfs
@@ -310,6 +318,29 @@ def test_without_best_effort_pods(tmp_path):
         measured = collector.collect(NS_PER_S, node_series())
     assert (measured.be_cgroups, measured.be_quota, measured.be_parent_cpus) == ((), None, None)
     assert measured.usage.be_used_millicpu is None
+
+
+@pytest.mark.parametrize(
+    ("without", "lacking"),
+    [
+        (("cpuset",), ("cpuset",)),
+        (("cpu",), ("cpu",)),
+        (("cpu", "cpuset"), ("cpu", "cpuset")),
+        (("memory", "cpu", "cpuset"), ()),  # it is gone, and the index does not know it yet
+        ((), ()),
+    ],
+)
+def test_on_v1_hierarchies_without_the_best_effort_directory_are_named(tmp_path, without, lacking):
+    node = Node(tmp_path, 1)
+    node.mounts["memory"] = ControllerMount(1, tmp_path / "cgroup/memory")
+    (tmp_path / "cgroup/memory" / BE).mkdir(parents=True)
+    for controller in without:
+        shutil.rmtree(tmp_path / "cgroup" / controller / BE)
+    with node.collector() as collector:
+        measured = collector.collect(0, node_series())
+    paths = {each: str(tmp_path / "cgroup" / each / BE) for each in lacking}
+    assert measured.be_lacking == tuple(LackingHierarchy(each, path) for each, path in paths.items())
+    assert bool(measured.be_cgroups) == ("cpuset" not in without)
 
 
 CGROUPFS = "kubepods/besteffort"

@@ -6,13 +6,17 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, Full, Queue
+from typing import NamedTuple
 
 from koordebpf.act.eviction_hooks.ran import OUTCOMES, CallOutcome, Hook, Ran
 from koordebpf.act.eviction_hooks.settings import CommandHook, EvictionHookSettings, WebhookHook, When
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.printable import printable
+from koordebpf.state.outcome import HookCalled
+from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
 
@@ -22,30 +26,41 @@ QUEUED = 20
 _REST_S = 0.02
 _CLOSE_S = 0.5  # Why: as the audit has it; what is sent by then runs to its end
 _SHOWN_CHARS = 200
+_REMEMBERED = 100  # of each hook. Why: before and after each of the 50 decisions that the agent remembers
 _LOGGED_CHARS = 4096
 
 Payload = Callable[[str], bytes]  # the hook's name to what it is called with
 
 
+class _Call(NamedTuple):
+    due_s: float
+    when: When
+    decision: str
+    payload: Payload
+
+
 class _Worker:
-    # Counts are written by the thread and, of calls that are dropped, by the caller.
+    # Counts and `ended` are written by the thread and, of calls that are dropped, by the caller.
     def __init__(self, settings: CommandHook | WebhookHook, hook: Hook) -> None:
         self.settings = settings
         self.counts: dict[CallOutcome, int] = dict.fromkeys(OUTCOMES, 0)
+        self.spent_ns = 0
+        self.ended: deque[tuple[str, HookCalled]] = deque(maxlen=_REMEMBERED)  # with the decision's id
         self.problem: str | None = None
         self.is_closing = False
         self._hook = hook
         self._failed_in_a_row = 0
         self._is_full = False
-        self._queue: Queue[tuple[float, Payload] | None] = Queue(QUEUED)
+        self._queue: Queue[_Call | None] = Queue(QUEUED)
         self.thread = threading.Thread(target=self._work, name=f"hook-{settings.name}"[:15], daemon=True)
         self.thread.start()
 
-    def put(self, payload: Payload) -> None:
+    def put(self, when: When, decision: str, payload: Payload) -> None:
+        call = _Call(time.monotonic() + _REST_S, when, decision, payload)
         try:
-            self._queue.put_nowait((time.monotonic() + _REST_S, payload))
+            self._queue.put_nowait(call)
         except Full:
-            self.counts["dropped"] += 1
+            self._drop(call)
             if not self._is_full:
                 _log.warning("hook %s is behind: calls of it are left out", self.settings.name)
             self._is_full = True
@@ -61,24 +76,31 @@ class _Worker:
     def drop_queued(self) -> None:
         with contextlib.suppress(Empty):
             while True:
-                self.counts["dropped"] += self._queue.get_nowait() is not None
+                if (call := self._queue.get_nowait()) is not None:
+                    self._drop(call)
+
+    def _drop(self, call: _Call) -> None:
+        self.counts["dropped"] += 1
+        self.ended.append((call.decision, HookCalled(self.settings.name, call.when, "dropped", 0)))
 
     def _work(self) -> None:
         if problem := self._hook.problem():
             _log.warning("hook %s: %s", self.settings.name, problem)
-        while (entry := self._queue.get()) is not None:
-            due_s, payload = entry
-            time.sleep(max(0.0, due_s - time.monotonic()))
+        while (call := self._queue.get()) is not None:
+            time.sleep(max(0.0, call.due_s - time.monotonic()))
+            since_ns = time.monotonic_ns()
             try:
-                ran = self._hook.call(payload(self.settings.name))
+                ran = self._hook.call(call.payload(self.settings.name))
             except Exception as error:  # a dead thread would call it for none of the later evictions
                 _log.exception("hook %s was not called", self.settings.name)
                 ran = Ran("failed", f"internal error: {error}")
-            self._note(ran)
+            self._note(ran, call, time.monotonic_ns() - since_ns)
 
-    def _note(self, ran: Ran) -> None:
+    def _note(self, ran: Ran, call: _Call, took_ns: int) -> None:
         self.counts[ran.ending] += 1
+        self.spent_ns += took_ns
         name, said = self.settings.name, printable(ran.output.strip())
+        self.ended.append((call.decision, HookCalled(name, call.when, ran.ending, took_ns, printable(ran.detail))))
         if said:
             _log.debug("hook %s said: %s", name, said[:_LOGGED_CHARS])
         if ran.ending == "done":
@@ -110,11 +132,23 @@ class EvictionHooks:
         """Tell whether any hook is called then."""
         return any(self._is_asked(each.settings, when, dry_run) for each in self._workers)
 
-    def call(self, when: When, payload: Payload, *, dry_run: bool) -> None:
-        """Queue a call of each hook that wants it. Does not wait."""
+    def call(self, when: When, payload: Payload, *, dry_run: bool, decision: str = "") -> None:
+        """Queue a call of each hook that wants it. Does not wait. `decision`: id of the audit record."""
         for each in self._workers:
             if self._is_asked(each.settings, when, dry_run):
-                each.put(payload)
+                each.put(when, decision, payload)
+
+    def ended(self) -> Mapping[str, Sequence[HookCalled]]:
+        """Return the last calls that have ended, by the decision's id, each hook's in their order; from any thread."""
+        found: dict[str, list[HookCalled]] = {}
+        for each in self._workers:
+            for decision, called in each.ended.copy():
+                found.setdefault(decision, []).append(called)
+        return found
+
+    def spent_s(self) -> Mapping[str, float]:
+        """Return how long the calls of each hook took since the start, by its name; from any thread."""
+        return {each.settings.name: each.spent_ns / NS_PER_S for each in self._workers}
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Return how many calls ended how since the start, by hook and outcome; from any thread."""

@@ -11,7 +11,8 @@ from koordebpf.act.writer.owners import with_owners
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
 from koordebpf.act.writer.seen import Seen, is_wish
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.kernel.cgroup.files import CgroupFile, Value, is_throttle
+from koordebpf.kernel.cgroup.tables import Table, overlaid, with_changes
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.units import NS_PER_S
 
@@ -33,32 +34,50 @@ class Originals:
     def look(self, key: FileKey, now_ns: int, before: Held | None = None) -> Held:
         """Return what a file holds now; `before` is what it held when it was last looked at.
 
-        A file that held its original value, and holds another one now, takes that as its original value.
+        A file that held its original value, and holds another one now, takes that as its original value. Of a table
+        that was not written here since, each row that has changed is taken so.
 
         Raises: Unusable: as `places.look`.
         """
         held = look(self._places, key, now_ns, before)
         *_, last = self.seen.lately(key) or (held.value,)
         if self._journal is not None and held.value != last and self._has(key, held):
-            with contextlib.suppress(OSError, KernelFileError):  # the one before stays in the journal then
-                if self._places.parse(key, self._journal.originals[key].text) == last:
-                    self.adopt(key, last, held)
+            is_ours = before is not None and before.is_ours
+            if not is_ours if isinstance(last, Table) else self._is(key, self._journal.originals[key], last):
+                self.adopt(key, last, held)  # where that fails, the one before stays
         self.seen.note(key, held.value)
         return held
+
+    def target(self, key: FileKey, wanted: Value, held: Held) -> Value:
+        """Return what a file is to hold where this is wanted of it; of a table its other rows stay as they were.
+
+        Of two limits of one device, the wanted one and what the file held at first, the lower one counts.
+        """
+        if not isinstance(wanted, Table) or not isinstance(held.value, Table):
+            return wanted
+        before = self._rows_before(key, held)
+        return overlaid(before, wanted, takes_lower=is_throttle(key[1]))
 
     def is_reset(self, key: FileKey, held: Held) -> bool:
         """Tell whether a slice's file holds what it held at first: then systemd has put that back."""
         known = None if self._journal is None else self._journal.originals.get(key)
         return is_slice(key) and known is not None and self._places.is_as_before(key, held, known)
 
-    def adopt(self, key: FileKey, last: Value, held: Held) -> None:
+    def adopt(self, key: FileKey, last: Value, held: Held) -> OSError | None:
         """Record what another process wrote to a file that held `last`: the file is restored to that value.
 
-        Raises:  OSError: it is not in the journal.
+        Of a table these are the rows that it changed. Returns why it is not in the journal; None: it is.
         """
-        if self._journal is not None and is_wish(last, held.value, self._places.versions.get("cpuset")):
-            known = self._journal.originals.get(key)
-            self._journal.record({key: Original(held.text, held.inode, known.owners if known else ())})
+        if self._journal is None or not is_wish(last, held.value, self._places.versions.get("cpuset")):
+            return None
+        known, text = self._journal.originals.get(key), held.text
+        if isinstance(held.value, Table) and isinstance(last, Table) and known is not None:
+            text = self._places.format(key, with_changes(self._rows_before(key, held), last, held.value))
+        try:
+            self._journal.record({key: Original(text, held.inode, known.owners if known else ())})
+        except OSError as error:
+            return error
+        return None
 
     def record(
         self,
@@ -119,6 +138,19 @@ class Originals:
                     self.look(key, now_ns)
         return gone
 
+    def _is(self, key: FileKey, original: Original, value: Value) -> bool:
+        try:
+            return self._places.parse(key, original.text) == value
+        except KernelFileError:
+            return False
+
+    def _rows_before(self, key: FileKey, held: Held) -> Table:
+        if self._journal is not None and self._has(key, held):
+            with contextlib.suppress(KernelFileError):
+                rows = self._places.parse(key, self._journal.originals[key].text)
+                return rows if isinstance(rows, Table) else Table()
+        return held.value if isinstance(held.value, Table) else Table()
+
     def _has(self, key: FileKey, held: Held) -> bool:
         known = None if self._journal is None else self._journal.originals.get(key)
         return known is not None and known.inode == held.inode
@@ -146,3 +178,11 @@ class Originals:
                 is_copy = not value or value in self.seen.lately(above)
                 below[key] = Original(original.text if is_copy else held[key].text, held[key].inode, original.owners)
         return below
+
+
+def touches(wanted: Value, before: Value, now: Value) -> bool:
+    """Tell whether a change of a file concerns what is wanted of it: of a table, one of the rows that are wanted."""
+    if not isinstance(wanted, Table) or not isinstance(before, Table) or not isinstance(now, Table):
+        return True
+    was, has = dict(before.rows), dict(now.rows)
+    return any(was.get(device) != has.get(device) for device, _ in wanted.rows)

@@ -54,12 +54,20 @@ class CutQuotas:
         fitting = fitting_quotas(wanted, own)
         return {key: held[key] for key in fitting}, fitting
 
-    def restore_capped(self, originals: Mapping[FileKey, Original], now_ns: int) -> CappedQuotas:
+    def below(self, paths: Iterable[str], keys: Iterable[FileKey]) -> list[FileKey]:
+        """Return those of `keys` that are quotas below one of `paths`."""
+        starts = tuple(f"{path}/" if path else "" for path in paths)
+        return [key for key in keys if key[1] is CgroupFile.CPU_QUOTA and key[0].startswith(starts)]
+
+    def restore_capped(
+        self, originals: Mapping[FileKey, Original], now_ns: int, last: Mapping[FileKey, Value]
+    ) -> CappedQuotas:
         """Restore the quotas that do not fit below one that stays written, as far as they fit. Parents first.
 
         Args:
             originals: what the files to be restored held.
             now_ns: CLOCK_MONOTONIC.
+            last: what files held when they were last seen; one that another process wrote since is left to `restore`.
         """
         capped = CappedQuotas()
         for key, original in sorted(originals.items(), key=lambda entry: entry[0][0].count("/")):
@@ -68,7 +76,7 @@ class CutQuotas:
             if file is not CgroupFile.CPU_QUOTA or not limits:
                 continue
             held, fits = self._fitting(key, original, limits, now_ns)
-            if held is None or fits is None:
+            if held is None or fits is None or held.value != last.get(key, held.value):
                 continue
             text = self._places.format(key, fits)
             change = FileChange(

@@ -14,6 +14,7 @@ from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside
 from koordebpf.act.writer.seen import is_wish
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_shared
+from koordebpf.kernel.cgroup.tables import Table, with_changes
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import FileKey, PlannedWrite
@@ -107,6 +108,8 @@ class _Restore:
             else:
                 if held.inode != original.inode:
                     self._tell(key, None, WriteResult.GONE, "another cgroup has its name")
+                elif isinstance(held.value, Table):
+                    self._held[key], wanted[key] = held, self._without_others(key, held, wanted[key])
                 elif self._is_anothers(key, held) and not self._places.is_as_before(key, held, original):
                     self._tell(key, held.text, WriteResult.YIELDED, "another process has written it since: left to it")
                 else:
@@ -123,6 +126,15 @@ class _Restore:
         self._compare_bytes(wanted)
         done = tuple(key for key in self._originals if key not in self._left)
         return RestoreReport(tuple(self._changes), done, tuple(key for key in self._originals if key in self._left))
+
+    # The rows of a table that another process changed stay as they are.
+    def _without_others(self, key: FileKey, held: Held, before: Value) -> Value:
+        now, last = held.value, self._last.get(key)
+        if not isinstance(last, Table) or not isinstance(now, Table) or not isinstance(before, Table) or last == now:
+            return before
+        rows = with_changes(before, last, now)
+        self._originals[key] = msgspec.structs.replace(self._originals[key], text=self._places.format(key, rows))
+        return rows
 
     def _is_anothers(self, key: FileKey, held: Held) -> bool:
         return is_wish(self._last.get(key, held.value), held.value, self._places.versions.get("cpuset"))

@@ -6,9 +6,29 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from koordebpf.act.writer.change import FileChange
+from koordebpf.act.writer.places import Held
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.policy.reconcile.demands import Demand, joined, owners_of
 from koordebpf.policy.reconcile.values import DesiredState, FileKey
+
+
+class Call(msgspec.Struct):
+    """What one call of the writer is about, and what it has found.
+
+    `beside`: files that are read and not written. `quota_refused`: on v1, maybe for a larger one below, which are
+    looked at then (`looks_below`).
+    """
+
+    owner: str
+    now_ns: int
+    wanted: Mapping[FileKey, Value]
+    looked: list[FileKey] = msgspec.field(default_factory=list)
+    changes: list[FileChange] = msgspec.field(default_factory=list)
+    beside: dict[FileKey, Held] = msgspec.field(default_factory=dict)
+    corrected: set[FileKey] = msgspec.field(default_factory=set)
+    quota_refused: bool = False
+    looks_below: bool = False
 
 
 class Wanted:

@@ -13,14 +13,14 @@ from koordebpf.act.writer.change import Failure, FileChange, WriteReport, WriteR
 from koordebpf.act.writer.change_log import ChangeLog
 from koordebpf.act.writer.foreign import Corrections
 from koordebpf.act.writer.journal import Journal
-from koordebpf.act.writer.originals import Originals
+from koordebpf.act.writer.originals import Originals, touches
 from koordebpf.act.writer.overwritten import Overwritten
 from koordebpf.act.writer.owners import withdrawal
 from koordebpf.act.writer.places import Held, Places, Unusable, beside, look, written
 from koordebpf.act.writer.quotas import CappedQuotas, CutQuotas
 from koordebpf.act.writer.restore import RestoreReport, restore
 from koordebpf.act.writer.settings import WriterSettings
-from koordebpf.act.writer.wanted import Wanted
+from koordebpf.act.writer.wanted import Call, Wanted
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.cgroup.lifted import is_lifted
@@ -28,19 +28,6 @@ from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import DesiredState, FileKey, PlannedWrite
 
 log = logging.getLogger("koordebpf")
-
-
-# What one call of `apply` is about and has found.
-class _Call(msgspec.Struct):
-    owner: str
-    now_ns: int
-    wanted: Mapping[FileKey, Value]
-    looked: list[FileKey] = msgspec.field(default_factory=list)
-    changes: list[FileChange] = msgspec.field(default_factory=list)
-    beside: dict[FileKey, Held] = msgspec.field(default_factory=dict)  # files that are read and not written
-    corrected: set[FileKey] = msgspec.field(default_factory=set)
-    quota_refused: bool = False  # on v1, maybe for a larger one below
-    looks_below: bool = False  # for these
 
 
 Files = Collection[CgroupFile] | None
@@ -155,9 +142,10 @@ class CgroupWriter:
             self._held.pop(key, None)
             self._failures.pop(key, None)
         self._places.keep_open(self._held)
-        capped = self._cut.restore_capped(ended.restored, now_ns) if self._cut is not None else CappedQuotas()
+        last, cut = self.seen.last, self._cut
+        capped = cut.restore_capped(ended.restored, now_ns, last) if cut is not None else CappedQuotas()
         whole = {key: each for key, each in ended.restored.items() if key not in capped.originals}
-        report = restore(self._places, whole, now_ns, enforce=True, last=self.seen.last)
+        report = restore(self._places, whole, now_ns, enforce=True, last=last)
         report = msgspec.structs.replace(report, changes=(*capped.changes, *report.changes))
         keys = (*capped.originals, *report.done, *report.left)
         files_by_path = {self._places.name(key): key[1].value for key in keys}
@@ -174,7 +162,7 @@ class CgroupWriter:
         return self._set_right(keys, now_ns, self._wanted.winner(keys[0], "")) if keys else []
 
     def _set_right(self, keys: Collection[FileKey], now_ns: int, owner: str) -> list[FileChange]:
-        call = _Call(owner, now_ns, self._wanted.values)
+        call = Call(owner, now_ns, self._wanted.values)
         for key in keys:
             self._look(call, key)
         if keys:
@@ -213,7 +201,7 @@ class CgroupWriter:
         failure = self._failures.get(key)
         return is_lifted(key[0]) or (failure is not None and failure.is_final(value, now_ns))
 
-    def _look(self, call: _Call, key: FileKey) -> None:
+    def _look(self, call: Call, key: FileKey) -> None:
         before = self._held.pop(key, None)
         try:
             held = self._held[key] = self._originals.look(key, call.now_ns, before)
@@ -226,45 +214,43 @@ class CgroupWriter:
             if not held.is_ours and not self._may_correct(call, key, held, before.value):
                 del self._held[key]
                 return
-        if self._places.is_held(key, held.value, call.wanted[key]):
+        if self._is_right(call, key, held):
             held.satisfies = (call.wanted[key],)
             self._failures.pop(key, None)
 
+    def _is_right(self, call: Call, key: FileKey, held: Held) -> bool:
+        return self._places.is_held(key, held.value, self._originals.target(key, call.wanted[key], held))
+
     # Another process has changed the file since it was written here.
-    def _may_correct(self, call: _Call, key: FileKey, held: Held, ours: Value) -> bool:
-        if self._places.is_held(key, held.value, call.wanted[key]):
-            with contextlib.suppress(OSError):  # the original stays in the journal then
-                self._originals.adopt(key, ours, held)
-            return True
+    def _may_correct(self, call: Call, key: FileKey, held: Held, ours: Value) -> bool:
         is_reset = self._originals.is_reset(key, held)
+        error = None if is_reset else self._originals.adopt(key, ours, held)
+        if self._is_right(call, key, held) or not touches(call.wanted[key], ours, held.value):
+            return True
         if self._corrections.may_correct(key, call.now_ns, is_reset=is_reset):
             call.corrected.add(key)
-            try:
-                if not is_reset:
-                    self._originals.adopt(key, ours, held)
-            except OSError as error:
+            if error is not None:
                 self._hold_back(call, key, error)
-                return False
-            return True
+            return error is None
         if self._journal is not None:
             with contextlib.suppress(OSError):  # the original stays in the journal then
                 self._journal.forget([key])
         self._fail(call, key, held, WriteResult.YIELDED, "another process keeps writing it: left to it for an hour")
         return False
 
-    def _carry_out(self, call: _Call) -> None:
+    def _carry_out(self, call: Call) -> None:
         steps = self._plan(call)
         if self._journal_originals(call, steps):
             for step in steps:
                 self._write(call, step)
 
-    def _plan(self, call: _Call) -> tuple[PlannedWrite, ...]:
+    def _plan(self, call: Call) -> tuple[PlannedWrite, ...]:
         differing = {
-            key: value
+            key: self._originals.target(key, value, self._held[key])
             for key, value in call.wanted.items()
             if key in self._held
             and self._held[key].satisfies != (value,)
-            and not self._is_given_up(key, value, call.now_ns)
+            and not self._is_left_alone(key, value, call.now_ns)
         }
         if not differing:
             return ()
@@ -283,19 +269,27 @@ class CgroupWriter:
             self._fail(call, block.key, self._held[block.key], WriteResult.BLOCKED, block.why)
         return plan.writes
 
-    def _fit_quotas(self, call: _Call, differing: Mapping[FileKey, Value]) -> dict[FileKey, Value]:
+    def _fit_quotas(self, call: Call, differing: Mapping[FileKey, Value]) -> dict[FileKey, Value]:
         paths = [path for path, file in differing if file is CgroupFile.CPU_QUOTA]
         if self._cut is None or not paths:
             return {}
-        held, fitting = self._cut.fit(call.wanted, paths, call.now_ns, search=call.looks_below)
-        self._held |= held
-        for key, each in held.items():
-            self.seen.note(key, each.value)
+        # What another process wrote into one below is its own first.
+        for key in self._cut.below(paths, self._held):
+            if key in self._wanted.values and key not in call.looked:
+                self._look(call, key)
+        wanted = {key: each for key, each in self._wanted.values.items() if not self._is_yielded(call, key)}
+        held, fitting = self._cut.fit(wanted, paths, call.now_ns, search=call.looks_below)
+        for key in held.keys() - (wanted.keys() & self._held.keys()):
+            self._held[key] = held[key]
+            self.seen.note(key, held[key].value)
         call.wanted = {**call.wanted, **fitting}
         return fitting
 
+    def _is_yielded(self, call: Call, key: FileKey) -> bool:
+        return self._corrections.is_yielded(key, call.now_ns)
+
     # Tells whether the files may be written now.
-    def _journal_originals(self, call: _Call, steps: tuple[PlannedWrite, ...]) -> bool:
+    def _journal_originals(self, call: Call, steps: tuple[PlannedWrite, ...]) -> bool:
         if self._journal is None:
             for step in steps:
                 if step.is_final:
@@ -313,11 +307,11 @@ class CgroupWriter:
             return False
         return True
 
-    def _hold_back(self, call: _Call, key: FileKey, error: OSError) -> None:
+    def _hold_back(self, call: Call, key: FileKey, error: OSError) -> None:
         detail = f"what it held could not be put on record: {error.strerror}"
         self._fail(call, key, self._held.get(key), WriteResult.HELD, detail)
 
-    def _write(self, call: _Call, step: PlannedWrite) -> None:
+    def _write(self, call: Call, step: PlannedWrite) -> None:
         held = self._held.get(step.key)
         if held is None:
             return  # an earlier step failed
@@ -331,6 +325,8 @@ class CgroupWriter:
                 call.quota_refused = True
                 return
             del self._held[step.key]
+            if len(texts) > 1:
+                self.seen.forget([step.key])  # some of its rows may be ours
             self._fail(call, step.key, held, error.result, error.detail, new=text)
             return
         self._held[step.key] = after
@@ -342,7 +338,7 @@ class CgroupWriter:
         if not self._places.is_held(step.key, after.value, step.value):
             self._fail(call, step.key, after, WriteResult.REFUSED, "the kernel took another value", new=text)
             return
-        if self._cut is not None and step.key not in self._wanted.values:
+        if self._cut is not None and (step.key not in self._wanted.values or self._is_yielded(call, step.key)):
             self._cut.note(step.key, after.value)
         if step.is_final:
             after.satisfies = (call.wanted[step.key],)
@@ -369,7 +365,7 @@ class CgroupWriter:
 
     def _fail(
         self,
-        call: _Call,
+        call: Call,
         key: FileKey,
         held: Held | None,
         result: WriteResult,
@@ -395,6 +391,6 @@ class CgroupWriter:
         )
         self._tell(call, key, change)
 
-    def _tell(self, call: _Call, key: FileKey, change: FileChange) -> None:
+    def _tell(self, call: Call, key: FileKey, change: FileChange) -> None:
         call.changes.append(change)
         self._changes.add(change, key[1].value)

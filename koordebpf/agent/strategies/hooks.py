@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from koordebpf.act.hooks import COOKIES, SCORES
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.strategies.measurements import Measurements
+from koordebpf.agent.strategies.part import ReportingPart
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
 from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ
 from koordebpf.policy.strategy import Decision
-from koordebpf.report.log.problems import ProblemLog
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class RuntimeHooks:
+class RuntimeHooks(ReportingPart):
     """Asks the collector, and carries out what a decision wants beside cgroup files.
 
     Args:
@@ -41,18 +41,12 @@ class RuntimeHooks:
         cookies: of processes. They come last: what they keep off a core has its CPUs and quota by then.
     """
 
-    needs_cpu = False
-
     def __init__(self, collector: HookCollector, scores: OomScores, cookies: CoreCookies) -> None:
+        super().__init__("runtime hooks")
         self._collector = collector
         self._measurements = Measurements("runtime hooks were", collector.measure)
         self._scores = scores
         self._cookies = cookies
-        self._problems = ProblemLog()
-
-    def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`."""
-        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
@@ -72,9 +66,7 @@ class RuntimeHooks:
                 self._scores.apply(made.tasks, now_ns)
             if each.gate == CORE_SCHED:
                 self._cookies.apply(made.tasks, now_ns)
-        if problems is not None:
-            self._problems.report({"runtime hooks": problems}, now_ns)
-        self._problems.flush(now_ns)
+        self.report(problems, now_ns)
 
     def close(self) -> None:
         """Put back what processes had."""

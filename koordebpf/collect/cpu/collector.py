@@ -27,6 +27,7 @@ from koordebpf.state.cpu.measured import (
     CpuMeasured,
     CpuUsage,
     HostApplicationCpu,
+    LackingHierarchy,
     OtherPodsCpu,
     PodCpu,
 )
@@ -35,6 +36,7 @@ from koordebpf.state.cpu.window import append_cpu, cpu_window
 from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_S
 
+_HIERARCHIES = ("memory", "cpu", "cpuset")  # where pods are found, and where suppression writes
 _NODE = ""  # its key among the rates; no cgroup below the node has it
 
 
@@ -150,12 +152,14 @@ class CpuCollector(Closing):
         usage = None
         if node_used is not None:
             usage = CpuUsage(self._window_ns, node_used, be_used, pods, None if each_pod else others, applications)
+        be_cgroups, be_quota = self._best_effort.read(), self._quota()
         measured = CpuMeasured(
             topology=self._topology.read(),
             usage=usage,
-            be_cgroups=self._best_effort.read(),
+            be_cgroups=be_cgroups,
             be_parent_cpus=None if parent is None else self._files.read(parent, CgroupCpu.cpus),
-            be_quota=self._quota(),
+            be_lacking=() if be_cgroups and be_quota is not None else self._lacking(),
+            be_quota=be_quota,
             manager=self._manager.read(),
             be_idle=None if root is None else self._files.read(root, CgroupCpu.idle),
         )
@@ -180,6 +184,14 @@ class CpuCollector(Closing):
         root = self._owners.root
         found = None if root is None else self._files.read(root, CgroupCpu.bandwidth)
         return None if found is None else BeQuota(found.quota_us, found.period_us)
+
+    # A directory that no hierarchy has is gone.
+    def _lacking(self) -> tuple[LackingHierarchy, ...]:
+        root, mounts = self._owners.root, self._files.mounts
+        v1 = {name: mounts[name] for name in _HIERARCHIES if name in mounts and mounts[name].version == 1}
+        paths = {} if root is None else {name: mount.mount_point / root for name, mount in v1.items()}
+        lacking = tuple(LackingHierarchy(name, str(path)) for name, path in paths.items() if not path.is_dir())
+        return lacking if len(lacking) < len(paths) else ()
 
     # Of those paths, None: of all.
     def _pods(self, now_ns: int, paths: Collection[str] | None) -> tuple[PodCpu, ...]:

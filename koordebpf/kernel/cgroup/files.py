@@ -205,6 +205,11 @@ def is_table(file: CgroupFile | Sysctl) -> bool:
     return not isinstance(file, Sysctl) and (_FORMS[file].column is not None or _FORMS[file].rows is not None)
 
 
+def is_throttle(file: CgroupFile | Sysctl) -> bool:
+    """Tell whether each row of the file is a limit of bytes or requests a second."""
+    return not isinstance(file, Sysctl) and _FORMS[file].column is not None
+
+
 def table_maximum(file: CgroupFile) -> int:
     """Return the largest limit that a row of the file holds."""
     return _FORMS[file].maximum

@@ -53,6 +53,35 @@ def tighter(first: Table, second: Table) -> Table:
     return Table.of(limits)
 
 
+def overlaid(before: Table, wanted: Table, *, takes_lower: bool) -> Table:
+    """Return the rows of a file that had `before`, with the wanted ones; `takes_lower`: of two limits of one device.
+
+    >>> print(overlaid(Table.of({"8:0": 5, "8:16": 5}), Table.of({"8:0": 9, "8:32": 9}), takes_lower=True))
+    8:0 5, 8:16 5, 8:32 9
+    """
+    limits = dict(before.rows)
+    for device, limit in wanted.rows:
+        limits[device] = min(limit, limits.get(device, limit)) if takes_lower else limit
+    return Table.of(limits)
+
+
+def with_changes(table: Table, before: Table, after: Table) -> Table:
+    """Return the table with those rows that `after` has otherwise than `before`, or no longer has.
+
+    >>> print(with_changes(Table.of({"8:0": 5}), Table.of({"8:0": 5, "8:16": 7}), Table.of({"8:16": 7, "8:32": 9})))
+    8:32 9
+    """
+    limits, was, now = dict(table.rows), dict(before.rows), dict(after.rows)
+    for device in was.keys() | now.keys():
+        if was.get(device) == now.get(device):
+            continue
+        if device in now:
+            limits[device] = now[device]
+        else:
+            limits.pop(device, None)
+    return Table.of(limits)
+
+
 def broken_table_rule(table: Table, minimum: int, maximum: int) -> str | None:
     """Return the rule that the table breaks, None where it may be written."""
     if table != Table.of(table.rows) or len(table.rows) > MAX_ROWS:

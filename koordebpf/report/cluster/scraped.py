@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +10,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from koordebpf.errors import DecodeError
 
 _RESULTS = ("done", "dry_run")
+_Samples = dict[str, list[tuple[Mapping[str, str], float]]]
+
+
+class ScrapedHook(msgspec.Struct, frozen=True):
+    """One hook around evictions: its calls since the agent's start, by how they ended, and how long each took."""
+
+    name: str
+    calls: Mapping[str, int]
+    mean_s: float | None = None  # None: none was made
 
 
 class Scraped(msgspec.Struct, frozen=True):
@@ -34,6 +43,7 @@ class Scraped(msgspec.Struct, frozen=True):
     guards: tuple[str, ...] = ()
     backend: str = ""
     stalls: str = ""
+    hooks: tuple[ScrapedHook, ...] = ()
 
 
 def scraped(raw: bytes) -> Scraped:
@@ -41,7 +51,7 @@ def scraped(raw: bytes) -> Scraped:
 
     Raises:  DecodeError: it is no such page.
     """
-    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    samples: _Samples = {}
     try:
         for family in text_string_to_metric_families(raw.decode()):
             for sample in family.samples:
@@ -76,4 +86,15 @@ def scraped(raw: bytes) -> Scraped:
         guards=tuple(has["reason"] for has, value in samples.get("koordebpf_guard_closed", ()) if value),
         backend=label("koordebpf_signals_info", "backend"),
         stalls=label("koordebpf_signals_info", "stalls"),
+        hooks=tuple(_hooks(samples)),
     )
+
+
+def _hooks(samples: _Samples) -> Iterator[ScrapedHook]:
+    calls: dict[str, dict[str, int]] = {}
+    for has, value in samples.get("koordebpf_eviction_hook_calls_total", ()):
+        calls.setdefault(has["hook"], {})[has["outcome"]] = int(value)
+    spent = {has["hook"]: value for has, value in samples.get("koordebpf_eviction_hook_seconds_total", ())}
+    for name, counts in calls.items():
+        made = sum(number for outcome, number in counts.items() if outcome != "dropped")
+        yield ScrapedHook(name, counts, spent[name] / made if made and name in spent else None)

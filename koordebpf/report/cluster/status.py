@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.report.cluster.scraped import Scraped
+from koordebpf.report.cluster.scraped import Scraped, ScrapedHook
 from koordebpf.report.cluster.table import kubectl_table
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
@@ -55,13 +55,18 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 def status_page(status: ClusterStatus, *, is_wide: bool) -> str:
-    """Return a line for each node; wide: with the agent's pod, its version and its signals."""
-    heading = ["NODE", "AGENT", "READY", "MEMORY", "EVICTS ABOVE", "EVICTED"]
+    """Return a line for each node; wide: with the agent's pod, its version and its signals.
+
+    Where any agent has hooks around evictions, also how many of their calls ended how, and how long one took.
+    """
+    has_hooks = any(each.said is not None and each.said.hooks for each in status.nodes)
+    heading = ["NODE", "AGENT", "READY", "MEMORY", "EVICTS ABOVE", "EVICTED", *(["HOOKS"] if has_hooks else [])]
     wide = ["VERSION", "SIGNALS", "POD"] if is_wide else []
-    return kubectl_table([*heading, *wide, "PROBLEM"], [_status_row(each, is_wide=is_wide) for each in status.nodes])
+    rows = [_status_row(each, is_wide=is_wide, has_hooks=has_hooks) for each in status.nodes]
+    return kubectl_table([*heading, *wide, "PROBLEM"], rows)
 
 
-def _status_row(state: NodeState, *, is_wide: bool) -> list[str]:
+def _status_row(state: NodeState, *, is_wide: bool, has_hooks: bool) -> list[str]:
     said = state.said or Scraped()
     acts = {None: state.mode, True: "observes", False: "enforces"}[said.dry_run]
     row = [
@@ -72,8 +77,18 @@ def _status_row(state: NodeState, *, is_wide: bool) -> list[str]:
         _share(said.threshold_bytes, said.capacity_bytes),
         (f"{said.evicted} dry run" if said.dry_run and said.evicted else str(said.evicted)) if state.said else "",
     ]
+    if has_hooks:
+        row.append("; ".join(map(_hook, said.hooks)))
     signals = f"{said.backend}, stalls {said.stalls}" if said.backend else ""
     return [*row, *([said.version, signals, state.agent] if is_wide else []), state.problem]
+
+
+def _hook(hook: ScrapedHook) -> str:
+    ended = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in hook.calls.items() if number]
+    if not ended:
+        return f"{hook.name} not called"
+    took = "" if hook.mean_s is None else f" (mean {format_ns(round(hook.mean_s * NS_PER_S))})"
+    return f"{hook.name} {', '.join(ended)}{took}"
 
 
 def top_nodes_page(status: ClusterStatus, *, is_wide: bool) -> str:

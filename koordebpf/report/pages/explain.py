@@ -12,7 +12,7 @@ from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
 from koordebpf.report.pages.amounts import is_asked_for, released_text
 from koordebpf.report.pages.columns import filled
-from koordebpf.state.outcome import Outcome, Result
+from koordebpf.state.outcome import HookCalled, Outcome, Result
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
 from koordebpf.store.v1.decode import decode_audit_line, decode_audit_lines
 from koordebpf.store.v1.requests import REQUEST_LINE
@@ -27,6 +27,12 @@ _WORDS = {
     Result.GONE: "was gone already",
     Result.FAILED: "could not be evicted",
     Result.SENT: "asked for, no answer yet",
+}
+_HOOK_WORDS = {
+    "done": "done in",
+    "failed": "failed after",
+    "timed_out": "timed out after",
+    "dropped": "not called: too many calls were before it",
 }
 
 
@@ -66,6 +72,8 @@ def explained(record: AuditRecord) -> str:
         lines += _feature(feature, outcomes, "was to be evicted" if record.interrupted else "evicted")
     if record.interrupted:
         lines += filled("The agent ended before it knew what became of this; its successor says so.", "  ")
+    for called in record.hooks:
+        lines += filled(_hook(called), "  ")
     if steps := steps_text(record.latencies):
         lines += filled(steps, "  ")
     if record.signals:
@@ -106,6 +114,12 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], fate: str) -
         yield f"    … and {feature.candidates - len(feature.ranking)} more candidates"
     for pod in feature.excluded:
         yield from filled(f"not {pod.namespace}/{pod.name}: {pod.why}", "    ")
+
+
+def _hook(called: HookCalled) -> str:
+    took = "" if called.outcome == "dropped" else f" {format_ns(called.took_ns)}"
+    why = f": {called.detail}" if called.detail else ""
+    return f"Hook {called.hook}, {called.when}: {_HOOK_WORDS[called.outcome]}{took}{why}"
 
 
 def _candidates(count: int) -> str:

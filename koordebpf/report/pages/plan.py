@@ -17,6 +17,7 @@ from koordebpf.printable import page, printable
 from koordebpf.report.headline import headline, plain_words
 from koordebpf.report.pages.amounts import is_asked_for
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
+from koordebpf.report.pages.dead_man import dead_man_lines, dead_man_ranking
 from koordebpf.report.pages.suppression import suppression_blocks
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource
 from koordebpf.state.measured import is_mostly_kernel
@@ -37,7 +38,8 @@ _Column = tuple[str, Callable[[Candidate], str]]
 def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str:
     """Return the sentence, then for each feature its numbers, the first `ranking` candidates, and who is none.
 
-    The ladder follows where more than an eviction is configured, or with `with_ladder`; suppression stands at the end.
+    The ladder follows where more than an eviction is configured, or with `with_ladder`; suppression, other strategies
+    and the dead man's switch stand at the end.
     """
     blocks = [[*textwrap.wrap(printable(headline(plan)), WIDTH)]]
     if plan.guards:
@@ -55,6 +57,9 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
         blocks.append(_undecided(plan.undecided_namespaces))
     blocks += suppression_blocks(plan.suppression)
     blocks += [_other(name, each) for name, each in plan.strategies.items()]
+    if plan.dead_man is not None:
+        ranked = dead_man_ranking(plan.dead_man)
+        blocks += [dead_man_lines(plan.dead_man), [] if ranked is None else _ranking(ranked, ranking, "chosen")]
     return "\n\n".join(page(block) for block in blocks if block)
 
 
@@ -160,7 +165,7 @@ def _said(name: str, amount: str, note: str = "") -> str:
     return f"  {name:<12}{amount:>9}  {note}".rstrip()
 
 
-def _ranking(feature: FeaturePlan, count: int) -> list[str]:
+def _ranking(feature: FeaturePlan, count: int, fate: str = "evicted") -> list[str]:
     shown = feature.candidates[:count]
     if not shown:
         return []
@@ -170,7 +175,7 @@ def _ranking(feature: FeaturePlan, count: int) -> list[str]:
         [f"{'*' if each.uid in going else ' '}{each.rank:>3}", *(cell(each) for _, cell in columns)] for each in shown
     ]
     lines = table_lines(["rank", *(heading for heading, _ in columns)], rows, left=1)
-    notes = ["* evicted"] if going else []
+    notes = [f"* {fate}"] if going else []
     if len(feature.candidates) > count:
         notes.append(f"{len(feature.candidates) - count} more candidates")
     if any(each.caused_ns for each in shown):

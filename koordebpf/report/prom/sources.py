@@ -11,7 +11,7 @@ from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.report.events import EventPoster
 from koordebpf.report.prom.bounded import by_label
-from koordebpf.report.prom.warning.families import hook_family, warning_families
+from koordebpf.report.prom.warning.families import hook_families, warning_families
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.line_sink import LineSink
 
@@ -85,7 +85,7 @@ class SinkMetrics:
         if self.recorder is not None:
             yield from _recorder_families(self.recorder)
         if self.hooks is not None:
-            yield hook_family(self.hooks.counts())
+            yield from hook_families(self.hooks.counts(), self.hooks.spent_s())
         if self.foresight is not None:
             yield from warning_families(self.foresight.counts, self.foresight.lead)
         if self.shadow is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.policy.dead_man import DeadManChoice, DeadManSettings, PlannedDeadMan
 from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict
 from koordebpf.policy.evict.all_features import RESOURCE_OF
 from koordebpf.policy.node_plan import NodePlan
@@ -39,6 +40,7 @@ def node_plan_of_json(plan: v1.NodePlan) -> NodePlan:
         stall_net=verdict_of_json(plan.stall_net),
         guards=() if plan.guards is msgspec.UNSET else plan.guards,
         strategies={} if plan.strategies is msgspec.UNSET else plan.strategies,
+        dead_man=None if plan.dead_man is msgspec.UNSET else _dead_man(plan.dead_man),
     )
 
 
@@ -73,6 +75,7 @@ def audit_of_json(record: v1.AuditRecord) -> AuditRecord:
         id=record.id,
         interrupted=record.interrupted,
         undecided_namespaces=record.undecided_namespaces,
+        hooks=() if record.hooks is msgspec.UNSET else record.hooks,
     )
 
 
@@ -185,6 +188,21 @@ def _victim(victim: v1.Victim) -> Victim:
     return Victim(
         candidate, victim.reason, victim.message, victim.for_use, victim.passes_budgets, victim.grace_s, killer
     )
+
+
+# When the choice ends is not in it: that is of the agent's clock.
+def _dead_man(plan: v1.DeadManPlan) -> PlannedDeadMan:
+    victim = None if plan.victim is None else _victim(plan.victim)
+    choice = DeadManChoice(
+        plan.reason,
+        victim,
+        (victim.candidate.cgroup_id if victim is not None else None) or 0,
+        tuple(map(candidate_of_json, plan.candidates)),
+        plan.threshold_bytes,
+        plan.capacity_bytes,
+        feature=plan.feature,
+    )
+    return PlannedDeadMan(DeadManSettings(plan.action, plan.after_ns, plan.stall_ns), choice)
 
 
 def _memory_use(use: v1.Evidence | None) -> UseEvidence | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.policy.dead_man import PlannedDeadMan
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
 from koordebpf.policy.node_plan import NodePlan
@@ -38,6 +39,7 @@ def node_plan_json(plan: NodePlan) -> v1.NodePlan:
         stall_net=verdict_json(plan.stall_net),
         guards=plan.guards or _UNSET,
         strategies=plan.strategies or _UNSET,
+        dead_man=_UNSET if plan.dead_man is None else _dead_man(plan.dead_man),
     )
 
 
@@ -75,6 +77,7 @@ def audit_json(record: AuditRecord) -> v1.AuditRecord:
         id=record.id,
         interrupted=record.interrupted,
         undecided_namespaces=record.undecided_namespaces,
+        hooks=record.hooks or _UNSET,
     )
 
 
@@ -226,6 +229,21 @@ def _victim(victim: Victim) -> v1.Victim:
         victim.passes_budgets,
         victim.grace_s,
         msgspec.UNSET if victim.killer is None else victim.killer,
+    )
+
+
+def _dead_man(planned: PlannedDeadMan) -> v1.DeadManPlan:
+    settings, choice = planned.settings, planned.choice
+    return v1.DeadManPlan(
+        action=settings.action,
+        after_ns=settings.after_ns,
+        stall_ns=settings.stall_ns,
+        reason=choice.reason,
+        feature=choice.feature,
+        victim=None if choice.victim is None else _victim(choice.victim),
+        candidates=tuple(map(candidate_json, choice.ranking)),
+        threshold_bytes=choice.threshold_bytes,
+        capacity_bytes=choice.capacity_bytes,
     )
 
 

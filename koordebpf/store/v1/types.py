@@ -12,13 +12,14 @@ from typing import Literal
 import msgspec
 
 from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.policy.dead_man import DeadManAction
 from koordebpf.policy.detect.verdict import StallEvidence
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.node_plan import OtherDecision
 from koordebpf.policy.plan import Excluded, RungPlan
 from koordebpf.policy.suppress.explained import ExplainedSuppression
 from koordebpf.state.measured import TimeTo
-from koordebpf.state.outcome import Outcome
+from koordebpf.state.outcome import HookCalled, Outcome
 from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import Latencies
 
@@ -250,6 +251,23 @@ class Plan(msgspec.Struct, frozen=True):
     undecided_namespaces: tuple[str, ...] = ()  # every exemption counts there: their labels are not known
 
 
+class DeadManPlan(msgspec.Struct, frozen=True):
+    """Whom the dead man's switch would kill. `reason`: the pod, or without a victim why none.
+
+    `feature`: by whose rules. `candidates`: its whole ranking.
+    """
+
+    action: DeadManAction
+    after_ns: int
+    stall_ns: int
+    reason: str
+    feature: str
+    victim: Victim | None
+    candidates: tuple[Candidate, ...]
+    threshold_bytes: int
+    capacity_bytes: int
+
+
 class NodePlan(Plan, frozen=True, kw_only=True):
     """The plan with suppression and the stall net beside the evictions: what `koordebpf plan` prints."""
 
@@ -257,6 +275,7 @@ class NodePlan(Plan, frozen=True, kw_only=True):
     stall_net: Verdict  # StallEvict, judged whether its gate is on or not
     guards: tuple[ClosedGuard, ...] | msgspec.UnsetType = msgspec.UNSET
     strategies: Mapping[str, OtherDecision] | msgspec.UnsetType = msgspec.UNSET
+    dead_man: DeadManPlan | msgspec.UnsetType = msgspec.UNSET  # deadMan.action is nothing
 
 
 class AuditedFeature(msgspec.Struct, frozen=True):
@@ -298,3 +317,4 @@ class AuditRecord(msgspec.Struct, frozen=True):
     id: str = ""
     interrupted: bool = False
     undecided_namespaces: tuple[str, ...] = ()  # as in the plan, the first ten
+    hooks: tuple[HookCalled, ...] | msgspec.UnsetType = msgspec.UNSET  # calls that have ended; of a running agent alone

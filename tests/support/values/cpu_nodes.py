@@ -23,6 +23,7 @@ from koordebpf.state.cpu.measured import (
     CpuUsage,
     CpuWindow,
     HostApplicationCpu,
+    LackingHierarchy,
     OtherPodsCpu,
     PodCpu,
 )
@@ -71,6 +72,7 @@ def cpu_frame(
     applications: Iterable[HostApplicationCpu] = (),
     be_now: Iterable[int] | None = None,
     be_cgroups: tuple[BeCgroup, ...] | None = None,
+    be_lacking: tuple[LackingHierarchy, ...] = (),
     parent: Iterable[int] | None = None,
     quota_us: int | None = None,
     period_us: int = 100_000,
@@ -115,6 +117,7 @@ def cpu_frame(
         usage=usage,
         be_cgroups=be_tree(topology.cpus if be_now is None else be_now) if be_cgroups is None else be_cgroups,
         be_parent_cpus=None if parent is None else tuple(parent),
+        be_lacking=be_lacking,
         be_quota=BeQuota(quota_us, period_us) if has_quota else None,
         be_idle=idle,
         manager=manager,

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.act.eviction_hooks.ran import Ran
 from koordebpf.act.eviction_hooks.runner import QUEUED, EvictionHooks
 from koordebpf.act.eviction_hooks.settings import CommandHook
+from koordebpf.state.outcome import HookCalled
 from tests.support.patience import patience
 
 
@@ -164,3 +166,46 @@ def test_hooks_are_asked_by_moment_and_mode() -> None:
     hooks.close()
     assert of(hooks.counts(), "a") == {}
     assert of(hooks.counts(), "b") == {"done": 1}
+
+
+def test_what_became_of_each_call_is_known_by_its_decision() -> None:
+    answers = Answers(Ran("done"), Ran("failed", "ended with \x1b status 1"), Ran("timed_out", "not ended after 2 s"))
+    hooks = EvictionHooks([(hook("a"), answers), (hook("b", when=("after",)), Answers())])
+    for when, decision in (("before", "1"), ("after", "1"), ("after", "2")):
+        hooks.call(when, lambda _: b"{}", dry_run=False, decision=decision)  # type: ignore[arg-type]
+    hooks.close()
+    ended = {decision: [replace(each, took_ns=0) for each in of] for decision, of in hooks.ended().items()}
+    assert ended == {
+        "1": [
+            HookCalled("a", "before", "done", 0),
+            HookCalled("a", "after", "failed", 0, r"ended with \x1b status 1"),
+            HookCalled("b", "after", "done", 0),
+        ],
+        "2": [HookCalled("a", "after", "timed_out", 0, "not ended after 2 s"), HookCalled("b", "after", "done", 0)],
+    }
+
+
+def test_how_long_a_call_takes_is_known_and_that_it_was_dropped() -> None:
+    hangs = Hangs()
+    hooks = EvictionHooks([(hook("hangs"), hangs)])
+    hooks.call("before", lambda _: b"{}", dry_run=False, decision="0")
+    assert hangs.is_called.wait(patience(10))
+    for number in range(QUEUED + 1):
+        hooks.call("after", lambda _: b"{}", dry_run=False, decision=str(number + 1))
+    time.sleep(0.02)
+    hangs.over.set()
+    wait_for(lambda: hooks.counts()["hangs", "timed_out"] == QUEUED + 1)
+    ended = hooks.ended()
+    hooks.close()
+    assert ended["0"][0].took_ns >= 20_000_000
+    assert hooks.spent_s()["hangs"] * 1e9 == pytest.approx(sum(each.took_ns for (each,) in ended.values()))
+    assert list(ended[str(QUEUED + 1)]) == [HookCalled("hangs", "after", "dropped", 0)]
+
+
+def test_only_the_last_calls_are_remembered() -> None:
+    hooks = EvictionHooks([(hook("a"), Answers())])
+    for number in range(150):
+        hooks.call("after", lambda _: b"{}", dry_run=False, decision=str(number))
+        wait_for(lambda number=number: hooks.counts()["a", "done"] == number + 1)  # type: ignore[misc]
+    hooks.close()
+    assert list(hooks.ended()) == [str(number) for number in range(50, 150)]

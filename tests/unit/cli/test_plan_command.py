@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -12,6 +13,9 @@ from koordebpf.cli import _group
 from koordebpf.cli.plan import plan
 from koordebpf.errors import ConfigError
 from koordebpf.state.frame import encode_frame
+from koordebpf.store.v1 import types as v1
+from koordebpf.store.v1.decode import node_plan_of_json
+from koordebpf.store.v1.encode import node_plan_json
 from tests.support.values.builders import frame, memory_volume, pod
 
 FRAMES = Path(__file__).parents[2] / "scenarios" / "frames"
@@ -232,3 +236,47 @@ def test_a_frame_may_carry_the_state_of_suppression():
     recorded["suppression"] = {"quota": "sometimes"}
     with pytest.raises(ConfigError, match=r"suppression\.quota"):
         _run("-", stdin=json.dumps(recorded).encode())
+
+
+def _with_dead_man(tmp_path: Path, action: str) -> str:
+    config = tmp_path / "agent.yaml"
+    config.write_text(
+        f"apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\ndeadMan: {{action: {action}, after: 500ms}}\n"
+    )
+    return str(config)
+
+
+@pytest.mark.parametrize(("action", "does"), [("count", "counts that it would kill"), ("kill", "kills")])
+def test_the_dead_mans_choice_is_shown_with_its_ranking(tmp_path, action, does):
+    text = _run(str(FRAMES / "hog-is-evicted.json"), "--config", _with_dead_man(tmp_path, action))
+    block = text[text.index("dead man's switch") :]
+    assert block.startswith(f"dead man's switch (deadMan.action: {action})\n  {does} spark/exec-2 when the agent")
+    assert " ".join(block.split("\n\n")[0].split()).endswith(
+        "when the agent does not run for 500 ms, tasks stall 5 ms of it in reclaim and more than 12.8 GiB of 16.0 GiB"
+        " are in use: BEMemoryEvict would evict it first if the memory were full"
+    )
+    assert "*  1  spark/exec-2      5000  3.7 GiB  3.7 GiB\n" in block
+    assert block.endswith("* chosen\n")
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_the_dead_mans_choice_as_json(tmp_path):
+    frame_path = str(FRAMES / "hog-is-evicted.json")
+    printed = _run("--json", frame_path, "--config", _with_dead_man(tmp_path, "kill"))
+    said = json.loads(printed)["dead_man"]
+    assert (said["action"], said["after_ns"], said["stall_ns"]) == ("kill", 500_000_000, 5_000_000)
+    assert (said["reason"], said["feature"]) == ("spark/exec-2", "BEMemoryEvict")
+    assert said["victim"]["candidate"]["name"] == said["candidates"][0]["name"] == "exec-2"
+    again = node_plan_of_json(msgspec.json.decode(printed.encode(), type=v1.NodePlan))
+    assert json.loads(msgspec.json.encode(node_plan_json(again)))["dead_man"] == said
+    without = _run("--json", frame_path, "--config", _with_dead_man(tmp_path, "nothing"))
+    assert "dead_man" not in json.loads(without)
+
+
+def test_another_dead_mans_choice_stands_beside_the_first(tmp_path):
+    frame_path, killing = str(FRAMES / "hog-is-evicted.json"), _with_dead_man(tmp_path, "kill")
+    text = _run(frame_path, "--set", "deadMan.action=kill")
+    assert "  deadMan.action  nothing → kill\n" in text
+    assert "dead man's switch\n  before: deadMan.action is nothing\n  after:  kills spark/exec-2 when" in text
+    assert "  after:  is not armed: " in _run(frame_path, "--config", killing, "--feature-gates", "BEMemoryEvict=false")
+    assert "dead man's switch" not in _run(frame_path, "--config", killing, "--set", "suppress.policy=cpuIdle")

@@ -15,9 +15,11 @@ from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.report.eviction_hooks import EvictionHookSink, HookCall, hook_schema
 from koordebpf.state.outcome import Outcome, Result
+from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, DecisionsInterrupted, Event, PlanDecided, PlanStarted, TickEnded
 from koordebpf.store.v1.decode import decode_audit_line
+from koordebpf.store.v1.encode import audit_json
 from tests.unit.report.test_report import outcome, plan
 
 
@@ -38,9 +40,9 @@ class Noted(Hook):
 class Counted(EvictionHooks):
     counted = 0
 
-    def call(self, when: When, payload: Payload, *, dry_run: bool) -> None:
+    def call(self, when: When, payload: Payload, *, dry_run: bool, decision: str = "") -> None:
         self.counted += 1
-        super().call(when, payload, dry_run=dry_run)
+        super().call(when, payload, dry_run=dry_run, decision=decision)
 
 
 class Rig:
@@ -182,3 +184,21 @@ def test_the_schema_names_what_is_sent() -> None:
     call = rig.calls()[0]
     schema: Any = hook_schema()
     assert set(call) == set(schema["$defs"]["HookCall"]["properties"]) == set(HookCall.__struct_fields__)
+
+
+def test_a_decision_is_shown_with_its_calls() -> None:
+    rig = Rig()
+    records: list[AuditRecord] = []
+    evicted(rig)
+    records += [line.record() for line in rig.plans.closed]
+    rig.calls()
+    (shown,) = rig.sink.with_calls(records)
+    assert [(each.hook, each.when, each.outcome) for each in shown.hooks] == [
+        ("page-me", "before", "done"),
+        ("page-me", "after", "done"),
+    ]
+    assert all(each.took_ns > 0 for each in shown.hooks)
+    assert decode_audit_line(msgspec.json.encode(audit_json(shown))) == shown
+    assert b"hooks" not in msgspec.json.encode(audit_json(records[0]))
+    other = msgspec.structs.replace(records[0], id="another")
+    assert rig.sink.with_calls([other]) == [other]

@@ -100,7 +100,8 @@ def test_a_line_reads_back_and_the_schema_names_its_fields(tmp_path: Path) -> No
     assert log.write(record)
     (line,) = (tmp_path / "audit.jsonl").read_bytes().splitlines()
     assert decode_audit_line(line) == record
-    assert set(json.loads(line)) == set(audit_schema()["$defs"]["AuditRecord"]["properties"])
+    of_an_agent_alone = {"hooks"}  # calls that end after the line is complete
+    assert set(json.loads(line)) == set(audit_schema()["$defs"]["AuditRecord"]["properties"]) - of_an_agent_alone
 
 
 def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
+from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
+from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.view import PastEviction
 from koordebpf.state.what_if import Setting
-from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates, with_file
-from tests.support.values.builders import frame, pod
+from koordebpf.tools.plan import Case, case_changes, case_of_tick, with_entries, with_feature_gates, with_file
+from koordebpf.units import NS_PER_S
+from tests.support.values.builders import NOW_NS, frame, pod
 
 AGENT = b"""
 apiVersion: koordebpf.io/v1alpha1
@@ -115,3 +121,40 @@ def test_a_wrong_file_names_itself() -> None:
         with_file(case(), "a.yaml", AGENT.replace(b"1h", b"x"))
     with pytest.raises(ConfigError, match=r"pods\.json: .*must hold a NodeSLO"):
         with_file(case(), "pods.json", b'{"apiVersion": "v1", "kind": "List", "items": []}')
+
+
+DEAD_MAN = b"""
+apiVersion: koordebpf.io/v1alpha1
+kind: AgentConfiguration
+deadMan: {action: count, after: 1s}
+"""
+
+
+def test_the_dead_mans_switch_is_planned_where_it_is_on() -> None:
+    assert case().plan().dead_man is None
+    found = with_file(case(), "a.yaml", DEAD_MAN).plan().dead_man
+    assert found is not None and found.choice.victim is not None
+    assert (found.settings.action, found.settings.after_ns) == ("count", NS_PER_S)
+    assert (found.choice.victim.candidate.name, found.choice.feature) == ("hog", "BEMemoryEvict")
+    assert [each.name for each in found.choice.ranking] == ["hog", "small"]
+    killing = with_entries(case(), ["deadMan.action=kill"])
+    assert changes(killing) == {"deadMan.action": ("nothing", "kill")}
+    assert killing.plan().dead_man is not None
+
+
+def test_the_dead_mans_switch_is_not_armed_where_no_pod_may_be_evicted() -> None:
+    off = with_feature_gates(with_file(case(), "a.yaml", DEAD_MAN), ["BEMemoryEvict=false"])
+    found = off.plan().dead_man
+    assert found is not None and found.choice.victim is None
+    assert "BEMemoryEvict is off" in found.choice.reason
+    stale = (ClosedGuard("pods_stale", "the list of pods is too old"),)
+    held = replace(with_file(case(), "a.yaml", DEAD_MAN), guards=stale).plan().dead_man
+    assert held is not None and (held.choice.victim, held.choice.reason) == (None, "the list of pods is too old")
+
+
+def test_the_switch_of_a_recorded_round_has_the_guards_and_the_budget_of_then() -> None:
+    recorded = replace(case().frame, evictions=tuple(PastEviction(NOW_NS - 1, f"u{n}", "n") for n in range(10)))
+    tick = TickFrame(frame=recorded, settings=TickSettings(), guards=GuardFacts(NOW_NS, "file", NOW_NS))
+    found = with_file(case_of_tick(tick, "a.frames"), "a.yaml", DEAD_MAN).plan().dead_man
+    assert found is not None and found.choice.victim is None
+    assert found.choice.reason == "10 evictions in the last minute already"

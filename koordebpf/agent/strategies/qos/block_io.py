@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from koordebpf.agent.strategies.measurements import Measurements
+from koordebpf.agent.strategies.part import ReportingPart
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
-from koordebpf.report.log.problems import ProblemLog
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 
@@ -25,20 +25,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class BlockIOPart:
+class BlockIOPart(ReportingPart):
     """Asks the collector, and reports, also by a metric. `OwnStrategies` writes."""
 
-    needs_cpu = False
-
     def __init__(self, collector: BlockIOCollector, metrics: BlockIOMetrics) -> None:
+        super().__init__("block IO")
         self._measurements = Measurements("block IO was", collector.measure)
         self._metrics = metrics
-        self._problems = ProblemLog()
         self._said = ""
-
-    def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`."""
-        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
@@ -53,8 +47,9 @@ class BlockIOPart:
                 log.info("%s", made.reason)
             self._said = made.reason
             self._metrics.take(made)
-            self._problems.report({"block IO": made.problems}, view.now_ns)
-        self._problems.flush(view.now_ns)
+            self.report(made.problems, view.now_ns)
+        else:
+            self.report(None, view.now_ns)
 
 
 def open_block_io(given: OpenWith) -> BlockIOPart | None:

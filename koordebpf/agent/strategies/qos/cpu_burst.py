@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from koordebpf.agent.strategies.measurements import Measurements
+from koordebpf.agent.strategies.part import ReportingPart
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
 from koordebpf.policy.strategy import Decision
-from koordebpf.report.log.problems import ProblemLog
 from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class CpuBurstPart:
+class CpuBurstPart(ReportingPart):
     """Asks the collector, and lets the watch look at those containers whose quota would be raised.
 
     Args:
@@ -35,14 +35,12 @@ class CpuBurstPart:
         metrics: get each decision.
     """
 
-    needs_cpu = False
-
     def __init__(self, collector: BurstCollector, watch: ThrottleWatch, metrics: CpuBurstMetrics) -> None:
+        super().__init__("CPU burst")
         self._collector = collector
         self._measurements = Measurements("CPU burst was", collector.measure)
         self._watch = watch
         self._metrics = metrics
-        self._problems = ProblemLog()
 
     def take_due(self, now_ns: int) -> bool:
         """As `RoundPart.take_due`."""
@@ -62,8 +60,9 @@ class CpuBurstPart:
             self._watch.watched = made.watched
             self._collector.active = {each.path for each in made.writes if each.file is CgroupFile.CPU_QUOTA}
             self._metrics.decision = made
-            self._problems.report({"CPU burst": made.problems}, view.now_ns)
-        self._problems.flush(view.now_ns)
+            self.report(made.problems, view.now_ns)
+        else:
+            self.report(None, view.now_ns)
 
     def close(self) -> None:
         """End the watch."""

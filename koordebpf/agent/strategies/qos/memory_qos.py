@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from koordebpf.agent.strategies.measurements import Measurements
+from koordebpf.agent.strategies.part import ReportingPart
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.strategy import Decision
-from koordebpf.report.log.problems import ProblemLog
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
@@ -27,19 +27,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class MemoryQosPart:
+class MemoryQosPart(ReportingPart):
     """Asks the collector, logs problems once, and shows what is protected."""
 
-    needs_cpu = False
-
     def __init__(self, collector: MemoryQosCollector, metrics: AgentMetrics) -> None:
+        super().__init__("memory QoS")
         self._measurements = Measurements("memory QoS was", collector.measure)
         self._metrics = metrics
-        self._problems = ProblemLog()
-
-    def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`."""
-        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
@@ -50,9 +44,10 @@ class MemoryQosPart:
         """Report what cannot be used, and what is protected."""
         made = decisions.get(MEMORY_QOS.name)
         if isinstance(made, MemoryQosDecision) and made.skipped is None:
-            self._problems.report({"memory QoS": made.problems}, view.now_ns)
             self._metrics.node.protected_bytes = made.protected_bytes
-        self._problems.flush(view.now_ns)
+            self.report(made.problems, view.now_ns)
+        else:
+            self.report(None, view.now_ns)
 
 
 def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from koordebpf.agent.strategies.measurements import Measurements
+from koordebpf.agent.strategies.part import RegularPart
 from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
@@ -23,20 +24,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class PageCachePart:
+class PageCachePart(RegularPart):
     """As `RoundPart`. Logs when limits begin, fail and end, and why nothing can be limited."""
-
-    needs_cpu = False
 
     def __init__(self, collector: PageCacheCollector, metrics: PageCacheMetrics) -> None:
         self._collector = collector
         self._measurements = Measurements("page cache was", collector.measure)
         self._metrics = metrics
         self._said = ""
-
-    def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`: the rounds that are made anyway are enough."""
-        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""

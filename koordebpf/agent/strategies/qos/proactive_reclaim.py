@@ -10,10 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.agent.strategies.part import ReportingPart
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimDecision
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
-from koordebpf.report.log.problems import ProblemLog
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S, format_bytes
@@ -39,7 +39,7 @@ class _Taken(msgspec.Struct):
     jobs: int = 0
 
 
-class ReclaimPart:
+class ReclaimPart(ReportingPart):
     """As `RoundPart`. One thread writes memory.reclaim, since a write returns when the memory is back.
 
     Args:
@@ -50,8 +50,6 @@ class ReclaimPart:
         report: gets one change a pod and minute.
     """
 
-    needs_cpu = False
-
     def __init__(
         self,
         collector: ReclaimCollector,
@@ -60,19 +58,15 @@ class ReclaimPart:
         metrics: ReclaimMetrics,
         report: Callable[[FileChange], None],
     ) -> None:
+        super().__init__("proactive reclaim")
         self._collector = collector
         self._index = index
         self._reclaimer = reclaimer
         self._metrics = metrics
         self._report = report
-        self._problems = ProblemLog()
         self._waiting = 0  # jobs
         self._taken: dict[str, _Taken] = {}  # by path of the file
         self._reason = ""
-
-    def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`: the rounds that are made anyway are enough."""
-        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`. While the last jobs are not done nothing is measured: its stalls are theirs, too."""
@@ -120,6 +114,7 @@ class ReclaimPart:
     def _take_done(self, now_ns: int) -> None:
         if self._reclaimer is None:
             return
+        failures: list[str] = []
         for change in self._reclaimer.drain():
             self._waiting -= 1
             if change.result is WriteResult.UNSUPPORTED:
@@ -127,9 +122,9 @@ class ReclaimPart:
             if change.result is WriteResult.WRITTEN:
                 self._count(change, int(change.new), now_ns)
             elif change.result is not WriteResult.GONE:
-                self._problems.add("proactive reclaim", f"{change.path}: {change.detail}", now_ns)
+                failures.append(f"{change.path}: {change.detail}")
             self._metrics.count(change.result.value, int(change.new))
-        self._problems.flush(now_ns)
+        self.report_failures(failures, now_ns)
 
     def _count(self, change: FileChange, size_bytes: int, now_ns: int) -> None:
         taken = self._taken.setdefault(change.path, _Taken(now_ns, change))

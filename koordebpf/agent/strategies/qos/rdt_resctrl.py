@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from koordebpf.act.resctrl import GROUPS
+from koordebpf.agent.strategies.part import ReportingPart
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.resctrl.strategy import RDT_RESCTRL, ResctrlDecision
 from koordebpf.policy.strategy import GATE_OFF, Decision
-from koordebpf.report.log.problems import ProblemLog
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from koordebpf.collect.resctrl.collector import ResctrlCollector
 
 
-class RdtResctrlPart:
+class RdtResctrlPart(ReportingPart):
     """The part of a round.
 
     Args:
@@ -35,17 +35,11 @@ class RdtResctrlPart:
         groups: that this agent makes.
     """
 
-    needs_cpu = False
-
     def __init__(self, known: Known, collector: ResctrlCollector, groups: ResctrlGroups) -> None:
+        super().__init__("resctrl")
         self._known = known
         self._collector = collector
         self._groups = groups
-        self._problems = ProblemLog()
-
-    def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`."""
-        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
@@ -58,10 +52,11 @@ class RdtResctrlPart:
         made = decisions.get(RDT_RESCTRL.name)
         if isinstance(made, ResctrlDecision) and made.skipped is None:
             self._groups.apply(made.groups, made.members, view.now_ns)
-            self._problems.report({"resctrl": made.problems}, view.now_ns)
-        elif made is not None and made.skipped == GATE_OFF:
+            self.report(made.problems, view.now_ns)
+            return
+        if made is not None and made.skipped == GATE_OFF:
             self._groups.restore(view.now_ns)
-        self._problems.flush(view.now_ns)
+        self.report(None, view.now_ns)
 
     def close(self) -> None:
         """Remove the groups."""

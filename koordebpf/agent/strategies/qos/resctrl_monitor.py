@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from koordebpf.agent.strategies.part import RegularPart
 from koordebpf.clock import Due
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.node import NodeMetrics
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 GATE = "ResctrlCollector"
 
 
-class ResctrlMonitor:
+class ResctrlMonitor(RegularPart):
     """The part of a round.
 
     Args:
@@ -27,17 +28,12 @@ class ResctrlMonitor:
         root: where resctrl is mounted.
     """
 
-    needs_cpu = False
     period_ns = 10 * NS_PER_S  # Why: koordlet's resctrl-collector-interval
 
     def __init__(self, metrics: NodeMetrics, root: Path) -> None:
         self._metrics = metrics
         self._root = root
         self._due = Due(self.period_ns)
-
-    def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`."""
-        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`: no strategy decides from it."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from koordebpf.agent.strategies.part import ReportingPart
 from koordebpf.collect.cluster_view import Known
 from koordebpf.policy.strategy import Decision
 from koordebpf.policy.system.strategy import SYSTEM_CONFIG, SystemDecision
-from koordebpf.report.log.problems import ProblemLog
 from koordebpf.state.measured import Measured
 from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.state.view import NodeView
@@ -22,18 +22,12 @@ if TYPE_CHECKING:
     from koordebpf.agent.strategies.round_parts import OpenWith
 
 
-class SystemConfigPart:
+class SystemConfigPart(ReportingPart):
     """The part of a round; `known` is the cluster."""
 
-    needs_cpu = False
-
     def __init__(self, known: Known) -> None:
+        super().__init__("system configuration")
         self._known = known
-        self._problems = ProblemLog()
-
-    def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`."""
-        return False
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
@@ -46,8 +40,9 @@ class SystemConfigPart:
         """Report what of the NodeSLO cannot be used."""
         made = decisions.get(SYSTEM_CONFIG.name)
         if isinstance(made, SystemDecision) and made.skipped is None:
-            self._problems.report({"system configuration": made.problems}, view.now_ns)
-        self._problems.flush(view.now_ns)
+            self.report(made.problems, view.now_ns)
+        else:
+            self.report(None, view.now_ns)
 
 
 def open_system_config(given: OpenWith) -> SystemConfigPart | None:

@@ -10,13 +10,18 @@ from koordebpf.policy.foresight import Kind
 from koordebpf.report.prom.decision import Histogram
 
 
-def hook_family(counts: Mapping[tuple[str, str], int]) -> CounterMetricFamily:
-    """Return calls by hook and outcome: at most eight hooks can be set."""
+def hook_families(counts: Mapping[tuple[str, str], int], spent_s: Mapping[str, float]) -> Iterator[Metric]:
+    """Yield calls by hook and outcome, and how long they took: at most eight hooks can be set."""
     text = "Calls of hooks before and after evictions, by how they ended."
     family = CounterMetricFamily("koordebpf_eviction_hook_calls", text, labels=["hook", "outcome"])
     for labels, number in counts.items():
         family.add_metric(labels, number)
-    return family
+    yield family
+    text = "How long calls of hooks took, all together."
+    family = CounterMetricFamily("koordebpf_eviction_hook_seconds", text, labels=["hook"])
+    for hook, seconds in spent_s.items():
+        family.add_metric([hook], seconds)
+    yield family
 
 
 def warning_families(counts: Mapping[Kind, int], lead: Histogram) -> Iterator[Metric]:

@@ -1,0 +1,40 @@
+"""What parts of a round have in common: they need no round of their own, and log once what cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from koordebpf.report.log.problems import ProblemLog
+
+
+class RegularPart:
+    """A `RoundPart` for which the rounds that are made anyway are enough, and no CPU has to be measured."""
+
+    needs_cpu = False
+
+    def take_due(self, now_ns: int) -> bool:
+        """As `RoundPart.take_due`."""
+        return False
+
+
+class ReportingPart(RegularPart):
+    """One that logs what its strategy cannot use; `what` is what that is about, as "block IO"."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._problems = ProblemLog()
+
+    def report(self, problems: Iterable[str] | None, now_ns: int) -> None:
+        """Log those of all problems of a round that are new, and how many were suppressed.
+
+        None: the strategy skipped the round, and what was wrong before still is.
+        """
+        if problems is not None:
+            self._problems.report({self._what: problems}, now_ns)
+        self._problems.flush(now_ns)
+
+    def report_failures(self, sentences: Iterable[str], now_ns: int) -> None:
+        """Log what has just failed, and how many were suppressed; it does not last."""
+        for sentence in sentences:
+            self._problems.add(self._what, sentence, now_ns)
+        self._problems.flush(now_ns)

@@ -1,0 +1,42 @@
+"""What parts of a round have in common: no round of their own, and problems that are logged once."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.units import NS_PER_S
+
+
+@pytest.fixture
+def part() -> ReportingPart:
+    return ReportingPart("block IO")
+
+
+def test_it_asks_for_no_round_and_no_cpu(part: ReportingPart) -> None:
+    assert part.take_due(0) is False
+    assert part.needs_cpu is False
+
+
+def test_a_problem_that_lasts_is_logged_once_also_over_rounds_that_are_skipped(
+    part: ReportingPart, caplog: pytest.LogCaptureFixture
+) -> None:
+    for second, problems in enumerate((["a"], ["a"], None, ["a", "b"], [], ["a"])):
+        part.report(problems, 60 * second * NS_PER_S)
+    assert caplog.messages == ["a", "b", "a"]
+
+
+def test_what_is_suppressed_is_counted_when_its_span_is_over(
+    part: ReportingPart, caplog: pytest.LogCaptureFixture
+) -> None:
+    part.report([f"pod {number}" for number in range(12)], 0)
+    assert len(caplog.messages) == 10
+    part.report(None, 31 * NS_PER_S)
+    assert caplog.messages[10:] == ["block IO: 2 more suppressed within 31 s"]
+
+
+def test_a_failure_is_logged_each_time_it_comes_back(part: ReportingPart, caplog: pytest.LogCaptureFixture) -> None:
+    part.report_failures(["EBUSY"], 0)
+    part.report_failures([], NS_PER_S)
+    part.report_failures(["EBUSY"], 60 * NS_PER_S)
+    assert [text.split(" ")[0] for text in caplog.messages] == ["EBUSY", "EBUSY"]
