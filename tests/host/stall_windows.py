@@ -27,6 +27,7 @@ class StallWindows(Closing):
         self, node_cgroup_id: int = 0, after_ns: int = 500 * NS_PER_MS, source: StallSource | None = None
     ) -> None:
         self.programs = DeadMan(source)
+        self._after_ns = after_ns
         assert self.programs._object is not None
         self._map = self.programs._object.map("deadman_stall", _WINDOW_BYTES)
         order = DeadManOrder(after_ns, stall_ns=1, node_cgroup_id=node_cgroup_id, mode="count", until_ns=1)
@@ -39,7 +40,10 @@ class StallWindows(Closing):
         return since, stall
 
     def during(self, seconds: float) -> list[float]:
-        """Return the milliseconds of each window that began in that time; those in which no task waited have none."""
+        """Return the milliseconds of each window that began and ended in that time.
+
+        Without a stall none begins.
+        """
         began = self._now()[0]
         windows: dict[int, int] = {}
         end = time.monotonic() + seconds
@@ -49,7 +53,8 @@ class StallWindows(Closing):
                 windows[since] = max(stall, windows.get(since, 0))
             self.programs.beat(time.monotonic_ns())
             time.sleep(_LOOK_S)
-        return [stall / NS_PER_MS for stall in windows.values()]
+        now_ns = time.monotonic_ns()
+        return [stall / NS_PER_MS for since, stall in windows.items() if since + self._after_ns <= now_ns]
 
     def close(self) -> None:
         """Detach the programs."""

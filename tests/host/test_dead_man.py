@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import mmap
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,12 +23,13 @@ from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.stall_windows import StallWindows
 from tests.host.thrashing_node import FILE_MIB, HELD_MIB, NODE_MIB, THRESHOLD_PERCENT, ThrashingNode
-from tests.support.bpf_ids import held_by, wait_for_none
+from tests.support.bpf_ids import OtherMap, held_by, wait_for_none
 from tests.support.nodes import MIB
 from tests.support.patience import patience
 
 AFTER_NS = 300 * NS_PER_MS
 STALL_NS = 5 * NS_PER_MS
+_FIRED, _FIRED_AT = struct.Struct("<Q"), 72  # in koord_deadman_report, bpf/include/koord_deadman.h
 
 # A process whose first thread has ended: its pid is a zombie, and the process lives on.
 _LEADERLESS = """
@@ -270,7 +273,9 @@ def test_an_agent_that_only_counts_kills_no_one(thrashing, tmp_path, enforce):
         thrashing.starts_walking()
         agent.process.send_signal(signal.SIGSTOP)
         thrashing.grows()
-        time.sleep(patience(8))
+        with closing(OtherMap(agent.process.pid, "deadman_report")) as report:
+            until(lambda: _FIRED.unpack_from(report.first(), _FIRED_AT)[0] == 1, "a shot", 20)
+        time.sleep(patience(1))
         assert all(each.process.poll() is None for each in thrashing.holders)
         agent.process.send_signal(signal.SIGCONT)
         agent.said("the dead man's switch would have killed default/be")
