@@ -3,7 +3,8 @@
 PYTHON := .venv/bin/python
 SHELL_FILES := .ci/run .ci/setup deploy/krew/kubectl-koordebpf tests/cluster/node.sh tests/vm/guest.sh $(wildcard vagrant/provision/*.sh) \
 	$(wildcard tests/node/files/usr/local/sbin/*) \
-	vagrant/scenarios/run vagrant/scenarios/node.sh $(wildcard vagrant/scenarios/*/provoke vagrant/scenarios/*/allow vagrant/scenarios/*/serve vagrant/scenarios/*/limit vagrant/scenarios/neighbours/*)
+	vagrant/scenarios/run vagrant/scenarios/node.sh $(foreach each,allow kill limit provoke serve stop,$(wildcard vagrant/scenarios/*/$(each))) \
+	$(wildcard vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-minors test-python cover mutate fuzz soak lint bench felt bpf workloads wheel man site cast release release-check clean

@@ -75,6 +75,15 @@ class Child(Closing):
         """Return how it ended, negative for a signal; None while it runs."""
         return self._popen.poll()
 
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._popen.pid
+
+    def resume(self) -> None:
+        """Let it run again after a SIGSTOP."""
+        self._popen.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Ask it to end."""
         self._popen.terminate()

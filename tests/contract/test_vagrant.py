@@ -26,6 +26,10 @@ README = (VAGRANT / "README.md").read_text()
 VAGRANTFILE = (VAGRANT / "Vagrantfile").read_text()
 VARIANTS = re.findall(r'^  "([\w.-]+)" => \{', VAGRANTFILE, re.MULTILINE)
 SCRIPTS = sorted(path for path in VAGRANT.rglob("*") if path.is_file() and path.read_bytes().startswith(b"#!"))
+# What the runner says of it.
+_FELT = (
+    r"felt by the pod {}: ([\d.]+) (\S+) without it, ([\d.]+) \2 with it, median of {} each; better by ([\d.]+) times"
+)
 
 
 def test_every_story_is_there() -> None:
@@ -33,6 +37,8 @@ def test_every_story_is_there() -> None:
         "batch-allocatable-to-zero",
         "block-io",
         "cpu-burst",
+        "dead-man",
+        "exit-time",
         "fork-storm",
         "idle-page-cache",
         "jvm-start-burst",
@@ -57,7 +63,12 @@ class TestScenario:
         unseen = [each.says for each in expects if not re.search(each.says, shown, re.MULTILINE)]
         assert unseen == []
         # And shows nothing that is not expected.
-        assert len(shown.splitlines()) == len(expects)
+        felt = load(name).felt
+        assert len(shown.splitlines()) == len(expects) + (felt is not None)
+        if felt is not None:
+            (before, unit, after, factor) = re.findall(_FELT.format(felt.by, felt.times), shown)[0]
+            assert (unit, float(factor)) == (felt.unit, felt.factor)
+            assert float(before) >= felt.factor * float(after)
 
     def test_its_scripts_are_there_to_run(self, name: str) -> None:
         scenario = load(name)

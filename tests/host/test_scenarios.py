@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from tests.conftest import OTHER_MACHINE
 from tests.host.overlay import ROOT, RootCopy, own_swap, root_copy
 from tests.support.patience import patience
 from vagrant.scenarios import play
-from vagrant.scenarios.scenario import Expected, Scenario, load, names
+from vagrant.scenarios.scenario import Expected, Felt, Scenario, load, names
 
 __all__ = ["own_swap", "root_copy"]
 pytestmark = pytest.mark.usefixtures("require_root")
@@ -57,7 +58,7 @@ def left_of(pid: int) -> list[str]:
     [
         pytest.param(name, marks=[] if name == "memory-hog" else pytest.mark.slow)
         for name in names()
-        if not load(name).needs_swap and not load(name).needs_v2
+        if not load(name).needs_swap and not load(name).needs_v2 and load(name).felt is None
     ],
 )
 def test_it_is_reported_as_expected(name: str) -> None:
@@ -84,6 +85,20 @@ def test_idle_page_cache() -> None:
         assert code == 0, out
 
 
+@pytest.mark.story
+@pytest.mark.slow
+@pytest.mark.timeout(570)
+@pytest.mark.parametrize("name", [name for name in names() if load(name).felt is not None])
+def test_a_pod_feels_the_strategy(name: str) -> None:
+    code, out = played(name, 400)
+    if load(name).needs_dead_man and not support_of_dead_man().works:
+        assert (code, out.count("Boot Linux 6.13 or later")) == (2, 1)
+        return
+    assert code == 0, out
+    assert out.splitlines()[-2] == f"{name}: as expected"
+    assert (out.count("  said by "), out.count("  felt by ")) == (len(load(name).expects), 1)
+
+
 def test_without_swap_it_says_what_gives_it() -> None:
     if len(Path("/proc/swaps").read_text().splitlines()) > 1:
         pytest.skip(f"{OTHER_MACHINE}it has swap")
@@ -96,6 +111,22 @@ class TestWhatIsNotAsExpected:
         monkeypatch.setattr(play, "_SAID_S", 0.5)
         lines: list[str] = []
         return play.play("limit-thrash", scenario, lines.append), [line.strip() for line in lines]
+
+    @pytest.mark.slow
+    def test_a_strategy_that_is_not_felt(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # The clock at its start, which is higher the second time.
+        felt = Felt(by="tight", says=r"^ready (\d+)$", unit="ns", times=1, factor=1)
+        is_well, lines = self.play(msgspec.structs.replace(load("limit-thrash"), expects=(), felt=felt), monkeypatch)
+        assert not is_well
+        assert [line for line in lines if line.startswith("felt by the pod tight: ") and "NOT better by 1 " in line]
+
+    @pytest.mark.slow
+    def test_a_number_that_is_not_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(play, "_FELT_S", 0.5)
+        felt = Felt(by="tight", says="nothing of it", unit="ns", times=1, factor=1)
+        is_well, lines = self.play(msgspec.structs.replace(load("limit-thrash"), expects=(), felt=felt), monkeypatch)
+        assert not is_well
+        assert "NOT SAID by the pod tight 1 times: nothing of it" in lines
 
     @pytest.mark.slow
     def test_a_sentence_that_is_not_said(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import select
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -15,15 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from koordebpf.demo.node import DemoNode, demo_node
 from koordebpf.demo.processes import Child
 from koordebpf.errors import SupportError
+from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.units import MIB, format_bytes
 from vagrant.scenarios.cpu import CpuLimits
 from vagrant.scenarios.disk import Disk
-from vagrant.scenarios.scenario import Expected, Pod, Scenario, script
+from vagrant.scenarios.scenario import Expected, Felt, Pod, Scenario, script
 
 _MOST_BYTES = 512 * MIB
 _LEAST_BYTES = 192 * MIB
@@ -34,6 +38,7 @@ _FULL_PERCENT = 95
 # How long something may take at most. Why so long: an emulated machine needs 20 s to load the programs.
 _START_S = 90.0
 _SAID_S = 120.0
+_FELT_S = 180.0
 _LOOK_S = 300.0
 # A process joins its cgroup before it is anything else; it ends with the runner, however that ends. On a machine of few
 # CPUs what watches it comes first: a scenario is about memory, and lasts as long as that takes to start.
@@ -53,14 +58,54 @@ def play(name: str, scenario: Scenario, say: Say) -> bool:
         raise SupportError(name, "this machine has no swap", "vagrant/provision/swap.sh or zram.sh gives it some")
     if not (_LOADS / "hog").exists():
         raise SupportError(name, f"{_LOADS} holds no programs", "Run make workloads")
-    hierarchy = find_memory_hierarchy()
-    if scenario.needs_v2 and hierarchy.version == 1:
+    if scenario.needs_v2 and find_memory_hierarchy().version == 1:
         raise SupportError(name, "this machine has cgroup v1", "Boot with systemd.unified_cgroup_hierarchy=1")
+    if scenario.needs_dead_man and not (found := support_of_dead_man()).works:
+        raise SupportError(name, found.reason, found.remedy)
+    felt = scenario.felt
+    is_well = _play_half(name, scenario, say) if felt is None else _play_both(name, scenario, felt, say)
+    say(f"{name}: {'as expected' if is_well else 'NOT as expected'}\n")
+    return is_well
+
+
+# The same pods without the strategy, and with it.
+def _play_both(name: str, scenario: Scenario, felt: Felt, say: Say) -> bool:
+    say(f"{name}: at first without it")
+    without = msgspec.structs.replace(scenario, config=felt.without or scenario.config, expects=())
+    first, second = Half("before"), Half("after")
+    if not _play_half(name, without, say, first):
+        return False
+    say(f"{name}: and now with it")
+    if not _play_half(name, scenario, say, second):
+        return False
+    before, after = statistics.median(first.felt), statistics.median(second.felt)
+    is_felt = before >= felt.factor * after
+    say(
+        f"  felt by the pod {felt.by}: {before:g} {felt.unit} without it, {after:g} {felt.unit} with it, median of "
+        f"{felt.times} each; {'' if is_felt else 'NOT '}better by {felt.factor:g} times"
+    )
+    return is_felt
+
+
+class Half:
+    """One of the two times that a scenario is played. `felt`: the numbers that its pod printed.
+
+    Args:
+        name: what scripts get as HALF: `before` or `after`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.felt: list[float] = []
+
+
+def _play_half(name: str, scenario: Scenario, say: Say, half: Half | None = None) -> bool:
+    hierarchy = find_memory_hierarchy()
     with (
         demo_node(hierarchy.mount_point, hierarchy.version, _node_bytes()) as made,
         contextlib.ExitStack() as stack,
     ):
-        return _Run(name, scenario, made, say, stack).run()
+        return _Run(name, scenario, made, say, stack, half or Half("after")).run()
 
 
 def _node_bytes() -> int:
@@ -78,8 +123,11 @@ def _node_bytes() -> int:
 
 class _Run:
     # One run: its processes, and what was said so far.
-    def __init__(self, name: str, scenario: Scenario, made: DemoNode, say: Say, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, name: str, scenario: Scenario, made: DemoNode, say: Say, stack: contextlib.ExitStack, half: Half
+    ) -> None:
         self._name = name
+        self._half = half
         self._scenario = scenario
         self._node, self._files, self._run_dir = made
         self._say_line = say
@@ -106,6 +154,8 @@ class _Run:
             self._say(f"on the node: {self._scenario.on_node}")
             self._start(self._scenario.on_node, None)
         is_ready = not self._scenario.fills or self._becomes_full()
+        if (felt := self._scenario.felt) is not None:
+            is_ready &= self._is_printed(felt)
         return self._judge(is_ready)
 
     def _say(self, text: str) -> None:
@@ -174,6 +224,8 @@ class _Run:
                 *configured, *self._scenario.options, end_signal=signal.SIGTERM,
             )
         )  # fmt: skip
+        # A script may have stopped it.
+        self._stack.callback(self._agent.resume)
         if not self._wait_for_line(" I watching ", _START_S):
             raise SupportError(
                 "agent", "; ".join(self._log) or "it said nothing", "koordebpf doctor shows what works on this host"
@@ -189,6 +241,9 @@ class _Run:
             "NODE_MIB": str(self._node.limit_bytes // MIB),
             "NODE_FILE": str(self._files / "manifests" / "node.json"),
             "LOADS": str(_LOADS),
+            "HALF": self._half.name,
+            "NODE_CGROUP": str(self._node.path),
+            "AGENT_PID": str(self._agent.pid),
             **({"DISK": self._disk.path} if self._disk else {}),
         }
         command = [str(script(self._name, runs))]
@@ -212,6 +267,18 @@ class _Run:
         self._say(f"the node holds {percent} % of its memory")
         return percent >= _FULL_PERCENT
 
+    # Waits for the numbers of the pod that feels it.
+    def _is_printed(self, felt: Felt) -> bool:
+        until = time.monotonic() + _FELT_S
+        while len(found := re.findall(felt.says, self._printed(felt.by).read_text(), re.MULTILINE)) < felt.times:
+            if self._agent.exit_code is not None or time.monotonic() > until:
+                self._say_line(f"  NOT SAID by the pod {felt.by} {felt.times} times: {felt.says}")
+                return False
+            self._read_agent()
+        self._half.felt += map(float, found[: felt.times])
+        self._say(f"{felt.by} felt, {felt.unit}: {', '.join(found[: felt.times])}")
+        return True
+
     # A tenth of a second's worth of what the agent says.
     def _read_agent(self) -> None:
         select.select([self._agent.err], [], [], 0.1)
@@ -232,7 +299,8 @@ class _Run:
         lines = [(each, self._find(each)) for each in self._scenario.expects]
         self._read_agent()
         said = [line for line in self._log if any(re.search(pattern, line) for pattern in self._scenario.never)]
-        oom_kills = self._node.oom_kills() or 0
+        # Without what the scenario is about the kernel may be left to help itself.
+        oom_kills = 0 if self._half.name == "before" else self._node.oom_kills() or 0
         is_well = is_ready and not said and not oom_kills and self._agent.exit_code is None
         is_well &= all(found for _, found in lines)
         for each, found in lines:
@@ -243,7 +311,6 @@ class _Run:
             self._say_line(f"  the kernel killed {oom_kills} processes because memory ran out")
         if self._agent.exit_code is not None:
             self._say_line(f"  the agent ended with exit code {self._agent.exit_code}")
-        self._say_line(f"{self._name}: {'as expected' if is_well else 'NOT as expected'}\n")
         return is_well
 
     def _who(self, expected: Expected) -> str:

@@ -47,6 +47,26 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     says: str
 
 
+class Felt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a pod feels of the strategy: the pods are played twice, at first without it, and a number is compared.
+
+    Attributes:
+        by: the pod; the number is in what its script prints.
+        says: a regular expression of a line, with one group: the number. Less is better.
+        unit: of the number, as it is printed.
+        times: how many of these lines are waited for in each half. What counts is the median of the numbers.
+        factor: how many times as high it must be without the strategy, at least.
+        without: the agent's configuration file in the first half, in the scenario's folder; none: that of the second.
+    """
+
+    by: str
+    says: str
+    unit: str
+    times: int
+    factor: float
+    without: str | None = None
+
+
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One story.
 
@@ -57,6 +77,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         never: what the agent's log may not say, as regular expressions.
         needs_swap: it cannot run on a machine without swap.
         needs_v2: it cannot run on a machine with cgroup v1.
+        needs_dead_man: it cannot run where the kernel has not what the dead man's switch needs.
+        felt: what one pod feels, without the strategy and with it.
         fills: looking begins when the node is full, page cache included.
         on_node: a script that runs on the node, in no pod, when all pods run.
         options: of `koordebpf run`.
@@ -73,6 +95,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     never: tuple[str, ...] = ()
     needs_swap: bool = False
     needs_v2: bool = False
+    needs_dead_man: bool = False
+    felt: Felt | None = None
     fills: bool = False
     on_node: str | None = None
     options: tuple[str, ...] = ()
@@ -98,11 +122,15 @@ def load(name: str) -> Scenario:
     path = FOLDER / name / _FILE
     try:
         scenario = msgspec.yaml.decode(path.read_bytes(), type=Scenario)
-        for pattern in (*scenario.never, *(each.says for each in scenario.expects)):
+        for pattern in (*scenario.never, *(each.says for each in (*scenario.expects, *_felt(scenario)))):
             re.compile(pattern)
     except (msgspec.DecodeError, re.error) as error:
         raise ConfigError(str(path), None, f"must be a scenario: {error}") from error
     return scenario
+
+
+def _felt(scenario: Scenario) -> tuple[Felt, ...]:
+    return (scenario.felt,) if scenario.felt is not None else ()
 
 
 def script(name: str, runs: str) -> Path:
