@@ -102,25 +102,19 @@ class _Half(msgspec.Struct, frozen=True):
 
 
 def proactive(report: Report) -> None:
-    """Take KOORDEBPF_PAIRS pairs (20), or as many as there is time for: KOORDEBPF_MINUTES, if it is set."""
+    """Take KOORDEBPF_PAIRS pairs (20)."""
     hierarchy = find_memory_hierarchy()
     if hierarchy.version == 1 or len(Path("/proc/swaps").read_text().splitlines()) < 2:
         raise CannotMeasure("memory.reclaim needs cgroup v2, and idle anonymous memory swap")
     pairs = 2 if report.quick else int(os.environ.get("KOORDEBPF_PAIRS", "20"))
-    ends = time.monotonic() + 60 * float(os.environ.get("KOORDEBPF_MINUTES", "1000"))
     report.say(f"1 MiB compressed with zlib: {_yardstick_ms():.1f} ms; the same elsewhere says how slow this CPU is")
     found: dict[bool, list[_Half]] = {False: [], True: []}
-    longest_s = 0.0
     try:
         for number in range(pairs):
-            began = time.monotonic()
-            if number and began + longest_s > ends:
-                break
-            halves = {is_on: _half(hierarchy.mount_point, _grows(number), is_on=is_on) for is_on in (False, True)}
-            for is_on, half in halves.items():
+            for is_on in (False, True):
+                half = _half(hierarchy.mount_point, _grows(number), is_on=is_on)
                 found[is_on].append(half)
                 report.say(f"{_grows(number)} MiB, gate {'on' if is_on else 'off'}: {_said(half)}")
-            longest_s = max(longest_s, time.monotonic() - began)
     except (SupportError, OSError) as error:
         raise CannotMeasure(f"needs a memory hierarchy that can be written: {error}") from None
     _add(report, found[False], found[True])
