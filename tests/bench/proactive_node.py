@@ -91,7 +91,7 @@ class Half(msgspec.Struct, frozen=True):
 
 
 class IdleNode(contextlib.ExitStack):
-    """A node of 512 MiB and its agent. `fill` makes its pods anew, `empty` removes them.
+    """A node of 512 MiB and its agent. `fill` makes its pods, `empty` removes them.
 
     Args:
         memory_root: of cgroup v2.
