@@ -39,6 +39,7 @@ _BENCHES = {
     "hooks": "runtime hooks: what they cost, and a new pod until it is limited",
     "memory_qos": "memory QoS of 110 pods: nothing to change, another NodeSLO",
     "page_cache": "a latency-sensitive pod beside a flood of page cache, limited and not; looks at 110 pods",
+    "proactive": "evictions with idle memory in swap and without, in turn; stalls, and what it costs",
     "block_io": "reads of a latency-sensitive pod beside best-effort writers, limited and not",
     "dirty_pages": "commits of a latency-sensitive pod beside buffered best-effort writers, limited and not",
     "pod_events": "a pod's change until it is in the view",
