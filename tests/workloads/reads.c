@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A service that reads 4 KiB at a random place of a file or a disk, past the page cache, each 5 ms. After FIRST seconds,
- * and then each 5 s, it says what a read took; and both, once that is half of what it took at first.
+ * A service that reads 4 KiB at a random place of a file or a disk, past the page cache, each 5 ms. After FIRST
+ * seconds, and then each 5 s, it says what a read took; and both, once that is half of what it took at first.
  */
 #include "load.h"
 
