@@ -110,6 +110,13 @@ class ThrashingNode(WalkedNode):
         """Have a process that is not of the node take page cache of that pod, again and again."""
         self.takers.append(subprocess.Popen([sys.executable, "-c", _TAKER, self.ls.parent]))
 
+    def keeps_page_cache(self) -> None:
+        """End what takes it."""
+        while self.takers:
+            taker = self.takers.pop()
+            taker.kill()
+            taker.wait()
+
     def grows(self, processes: int = 1) -> None:
         """Have the best-effort pod hold so much that the files do not fit any more."""
         each = self._scale * (HELD_MIB - EARLY_MIB) // processes
