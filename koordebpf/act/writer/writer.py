@@ -277,7 +277,9 @@ class CgroupWriter:
         for key in self._cut.below(paths, self._held):
             if key in self._wanted.values and key not in call.looked:
                 self._look(call, key)
-        wanted = {key: each for key, each in self._wanted.values.items() if not self._is_yielded(call, key)}
+        # A wanted one that was cut to what is wanted above it leaves less to those below it.
+        every = {key: call.wanted.get(key, each) for key, each in self._wanted.values.items()}
+        wanted = {key: each for key, each in every.items() if not self._is_yielded(call, key)}
         held, fitting = self._cut.fit(wanted, paths, call.now_ns, search=call.looks_below)
         for key in held.keys() - (wanted.keys() & self._held.keys()):
             self._held[key] = held[key]
