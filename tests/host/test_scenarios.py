@@ -65,7 +65,8 @@ def test_it_is_reported_as_expected(name: str) -> None:
     code, out = played(name)
     assert code == 0, out
     assert out.splitlines()[-2] == f"{name}: as expected"
-    assert out.count("  said by ") == len(load(name).expects)
+    version = find_memory_hierarchy().version
+    assert out.count("  said by ") == sum(play.is_expected(each, version) for each in load(name).expects)
 
 
 @pytest.mark.timeout(570)  # on an emulated CPU that others use it takes eight minutes

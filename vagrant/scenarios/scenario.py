@@ -40,11 +40,12 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sentence, as a regular expression, and which command of koordebpf says it.
 
     `run` is the log of the agent that protects the node; any other command is asked again and again. `plan` decides the
-    node's present moment. The name of a pod: what its script prints.
+    node's present moment. The name of a pod: what its script prints. `on_v2`: only a machine with cgroup v2 says it.
     """
 
     by: str
     says: str
+    on_v2: bool = False
 
 
 class Felt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
