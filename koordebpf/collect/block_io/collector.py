@@ -60,7 +60,6 @@ class BlockIOCollector:
         self._mountinfo = mountinfo
         self._due = Due(self.period_ns)
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
-        self._found: tuple[tuple[PodDirectories, ...], Mapping[str, str]] | None = None  # as of `_seen`
 
     def measure(self, now_ns: int) -> BlockIOMeasured | None:
         """Return what is there now; None: nothing has changed, and the last look is less than 10 s ago.
@@ -76,14 +75,13 @@ class BlockIOCollector:
         is_same = self._seen is not None and seen[0] == self._seen[0] and seen[1] is self._seen[1]
         if is_same and not self._due.is_nearly_due(now_ns):
             return None
-        if self._found is None or not is_same:
-            self._found = self._pods()
-        measured = self._measured(*self._found)
+        measured = self._measured()
         self._seen = seen
         self._due.done(now_ns)
         return measured
 
-    def _measured(self, pods: tuple[PodDirectories, ...], directories: Mapping[str, str]) -> BlockIOMeasured:
+    def _measured(self) -> BlockIOMeasured:
+        pods, directories = self._pods()
         spec = self._known.spec
         qos = spec.resourceQOSStrategy if spec is not None else None
         asking = {

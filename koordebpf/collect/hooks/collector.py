@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
@@ -18,13 +17,6 @@ from koordebpf.state.hooks.measured import ApplicationDirectory, HooksMeasured, 
 from koordebpf.units import NS_PER_S
 
 _MOST_NEW = 16  # pods at one look. Why: their files take 30 ms at first; 110 pods at once would hold the loop for 0.2 s
-
-
-class _Seen(NamedTuple):
-    version: int  # of the index
-    reported: object  # what is known of the cluster
-    pods: list[PodDirectory]
-    directories: dict[str, str]
 
 
 class HookCollector(Closing):
@@ -56,7 +48,7 @@ class HookCollector(Closing):
         self._topology = CpuTopologyFiles(sysfs)
         self._due = Due(self.period_ns)
         self.admits_all = False  # pods that are new at the first look: their files hold what they are to hold
-        self._seen: _Seen | None = None
+        self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
         self._last: HooksMeasured | None = None
         self._known_paths: frozenset[str] = frozenset()  # of pods that were measured last
         self._has_more = False  # new pods wait for the next look
@@ -69,18 +61,15 @@ class HookCollector(Closing):
         """
         if not self._known.is_whole:
             return None
-        version, reported = self._index.version, self._known.reported
+        seen = (self._index.version, self._known.reported)
         online = self._topology.read().cpus
         is_due = self._due.is_nearly_due(now_ns) or self._has_more
         last = self._last
-        seen = self._seen
-        has_same_input = seen is not None and version == seen.version and reported is seen.reported
+        has_same_input = self._seen is not None and seen[0] == self._seen[0] and seen[1] is self._seen[1]
         if not is_due and has_same_input and last is not None and online == last.online:
             return None
-        if seen is None or not has_same_input:
-            seen = _Seen(version, reported, *pod_directories(self._index))
-        measured = self._measured(online, seen.pods, seen.directories)
-        is_news = self._seen is None or reported is not self._seen.reported or measured != last
+        measured = self._measured(online)
+        is_news = self._seen is None or seen[1] is not self._seen[1] or measured != last
         self._seen = seen
         if not (is_due or is_news):
             return None
@@ -93,9 +82,8 @@ class HookCollector(Closing):
         """Close the list of CPUs."""
         self._topology.close()
 
-    def _measured(
-        self, online: tuple[int, ...], found: list[PodDirectory], directories: dict[str, str]
-    ) -> HooksMeasured:
+    def _measured(self, online: tuple[int, ...]) -> HooksMeasured:
+        found, directories = pod_directories(self._index)
         pods = self._admitted(found)
         spec = self._known.spec
         return HooksMeasured(

@@ -50,7 +50,7 @@ def _sentence(planned: PlannedDeadMan) -> str:
     does = "kills" if settings.action == "kill" else "counts that it would kill"
     return (
         f"{does} {choice.reason} when the agent does not run for {format_ns(settings.after_ns)}, tasks stall"
-        f" {format_ns(settings.stall_ns)} of it in reclaim and more than {format_bytes(choice.threshold_bytes)} of"
+        f" {format_ns(settings.stall_ns)} of it for memory and more than {format_bytes(choice.threshold_bytes)} of"
         f" {format_bytes(choice.capacity_bytes)} are in use: {choice.feature} would evict it first if the memory were"
         " full"
     )

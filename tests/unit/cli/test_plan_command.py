@@ -252,7 +252,7 @@ def test_the_dead_mans_choice_is_shown_with_its_ranking(tmp_path, action, does):
     block = text[text.index("dead man's switch") :]
     assert block.startswith(f"dead man's switch (deadMan.action: {action})\n  {does} spark/exec-2 when the agent")
     assert " ".join(block.split("\n\n")[0].split()).endswith(
-        "when the agent does not run for 500 ms, tasks stall 5 ms of it in reclaim and more than 12.8 GiB of 16.0 GiB"
+        "when the agent does not run for 500 ms, tasks stall 5 ms of it for memory and more than 12.8 GiB of 16.0 GiB"
         " are in use: BEMemoryEvict would evict it first if the memory were full"
     )
     assert "*  1  spark/exec-2      5000  3.7 GiB  3.7 GiB\n" in block
