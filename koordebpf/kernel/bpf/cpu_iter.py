@@ -11,7 +11,7 @@ import msgspec
 
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.bpf import libbpf
-from koordebpf.kernel.bpf.lockdown import explain_refusal
+from koordebpf.kernel.bpf.lockdown import opening
 from koordebpf.kernel.bpf.maps import Element
 from koordebpf.kernel.bpf.memcg_iter import MappedArray
 from koordebpf.kernel.bpf.objects import object_path
@@ -50,17 +50,11 @@ class CpuScan(Closing):
         self._settings: Element | None = None
         self._rows: MappedArray | None = None
         self._object: libbpf.Object | None = None
-        try:
-            self._open(check_layout)
-        except FileNotFoundError as error:
-            self.close()
-            raise CgroupGone(str(error.filename)) from None
-        except OSError as error:
-            self.close()
-            raise SupportError(_FEATURE, *explain_refusal(error)) from None
-        except BaseException:
-            self.close()
-            raise
+        with opening(_FEATURE, self.close):
+            try:
+                self._open(check_layout)
+            except FileNotFoundError as error:
+                raise CgroupGone(str(error.filename)) from None
 
     def _open(self, check_layout: LayoutCheck) -> None:
         opened = self._object = libbpf.Object(object_path("cpu_iter"))

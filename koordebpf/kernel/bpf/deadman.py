@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
-from koordebpf.kernel.bpf.lockdown import explain_refusal
+from koordebpf.kernel.bpf.lockdown import explain_refusal, opening
 from koordebpf.kernel.bpf.maps import Element, numa_node_ids
 from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.io.closing import Closing
@@ -107,14 +107,8 @@ class DeadMan(Closing):
         self._object: libbpf.Object | None = None
         self._why = "" if NODE_MEMORY_PRESSURE.exists() else "this kernel accounts no pressure"
         self.source: StallSource = source or ("reclaim" if self._why else "psi")
-        try:
+        with opening(_FEATURE, self.close, _explain):
             self._open_any(may_fall_back=source is None)
-        except OSError as error:
-            self.close()
-            raise SupportError(_FEATURE, *_explain(error)) from None
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def counts(self) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
 
 # A helper that reads memory is none there is then, for the verifier (kernel/trace/bpf_trace.c): EINVAL.
@@ -36,3 +39,17 @@ def explain_refusal(error: OSError) -> tuple[str, str]:
         reason = f"the kernel is locked down and lets no program read its memory ({errno.errorcode[code]})"
         return reason, "Boot with lockdown=integrity, or without lockdown."
     return libbpf.explain_errno(code)
+
+
+@contextmanager
+def opening(
+    feature: str, close: Callable[[], None], explain: Callable[[OSError], tuple[str, str]] = explain_refusal
+) -> Iterator[None]:
+    """Open BPF programs in the block: whatever is raised there closes them, and an OSError becomes a SupportError."""
+    try:
+        yield
+    except BaseException as error:
+        close()
+        if isinstance(error, OSError):
+            raise SupportError(feature, *explain(error)) from None
+        raise

@@ -15,7 +15,7 @@ import msgspec
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
-from koordebpf.kernel.bpf.lockdown import explain_refusal
+from koordebpf.kernel.bpf.lockdown import explain_refusal, opening
 from koordebpf.kernel.bpf.maps import Element
 from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.io.closing import Closing
@@ -70,7 +70,7 @@ class SchedLatency(Closing):
         self._ring: libbpf.RingReader | None = None
         self._settings: Element | None = None
         self._object: libbpf.Object | None = None
-        try:
+        with opening(_FEATURE, self.close):
             self._object = libbpf.Object(object_path("sched"))
             for name in _STRUCTS:
                 check_layout(name, self._object.layout(name))
@@ -82,12 +82,6 @@ class SchedLatency(Closing):
             self._settings = Element(self._object.map("sched_settings", 0), writable=True)
             self._cpus, self._cpus_bytes = self._object.map("sched_cpus", _CPU.size).memory(), cpus * _CPU.size
             self._settings.write(0, _SETTINGS.pack(threshold_ns, quiet_ns))
-        except OSError as error:
-            self.close()
-            raise _refusal(error) from None
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def is_attached(self) -> bool:

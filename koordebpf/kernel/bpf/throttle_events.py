@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
-from koordebpf.kernel.bpf.lockdown import explain_refusal
+from koordebpf.kernel.bpf.lockdown import opening
 from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.signals.interface import SignalSource
@@ -34,19 +34,13 @@ class ThrottleEvents(Closing):
         self._ring: libbpf.RingReader | None = None
         self._object: libbpf.Object | None = None
         self._kept: set[int] = set()
-        try:
+        with opening(_FEATURE, self.close):
             opened = self._object = libbpf.Object(object_path("throttle"))
             opened.load()
             self._watched = opened.map("throttle_watched", len(_WATCHED))
             self._ring = libbpf.RingReader(opened.map("throttled", 0))
             for name, handle in opened.programs():
                 opened.attach_trace(name, handle)
-        except OSError as error:
-            self.close()
-            raise SupportError(_FEATURE, *explain_refusal(error)) from None
-        except BaseException:
-            self.close()
-            raise
 
     def keep(self, cgroup_ids: Collection[int]) -> int:
         """Report these cgroups from now on, and no others; return how many found the map full."""
