@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.hooks.directories import pod_directories
+from koordebpf.collect.cluster_view import Known, is_same
+from koordebpf.collect.hooks.directories import PodDirectoryCache
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.host.block_devices import WholeDisks, whole_disks
@@ -52,7 +52,7 @@ class BlockIOCollector:
         sysfs: Path = Path("/sys"),
         mountinfo: Sequence[Path] = MOUNTINFO,
     ) -> None:
-        self._index = index
+        self._directories = PodDirectoryCache(index, known)
         self._known = known
         self._mount = mount
         self._pods_dir = f"{kubelet_dir.rstrip('/')}/pods"
@@ -71,9 +71,8 @@ class BlockIOCollector:
         """
         if not self._known.is_whole:
             return None
-        seen = (self._index.version, self._known.reported)
-        is_same = self._seen is not None and seen[0] == self._seen[0] and seen[1] is self._seen[1]
-        if is_same and not self._due.is_nearly_due(now_ns):
+        seen = self._directories.inputs
+        if is_same(seen, self._seen) and not self._due.is_nearly_due(now_ns):
             return None
         measured = self._measured()
         self._seen = seen
@@ -100,7 +99,7 @@ class BlockIOCollector:
         return replace(measured, pods=with_volumes, devices=disks.devices, groups=disks.groups)
 
     def _pods(self) -> tuple[tuple[PodDirectories, ...], Mapping[str, str]]:
-        found, directories = pod_directories(self._index)
+        found, directories = self._directories.read()
         return tuple(PodDirectories(each.uid, each.path, each.containers) for each in found), directories
 
     # <dir>/<uid>/volumes/<plugin>/<name>, of CSI with /mount behind it.

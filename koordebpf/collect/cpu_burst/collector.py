@@ -11,7 +11,7 @@ import msgspec
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import Known, is_same
 from koordebpf.collect.cpu.files import CgroupCpuFiles
 from koordebpf.collect.cpu_burst.throttle_looks import throttles_ns
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
@@ -109,8 +109,7 @@ class BurstCollector(Closing):
 
     def _follow(self, now_ns: int) -> None:
         seen = (self._index.version, self._known.reported)
-        is_new = self._seen is None or seen[0] != self._seen[0] or seen[1] is not self._seen[1]
-        if is_new:
+        if not is_same(seen, self._seen):
             self._seen = seen
             self._learn()
         if self._due.is_nearly_due(now_ns):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.hooks.directories import pod_directories
+from koordebpf.collect.cluster_view import Known, is_same
+from koordebpf.collect.hooks.directories import PodDirectoryCache
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.closing import Closing
@@ -41,7 +41,7 @@ class HookCollector(Closing):
         node_path: str = "",
         sysfs: Path = SYSFS,
     ) -> None:
-        self._index = index
+        self._directories = PodDirectoryCache(index, known)
         self._known = known
         self._cpu = cpu
         self._node_path = node_path
@@ -61,11 +61,11 @@ class HookCollector(Closing):
         """
         if not self._known.is_whole:
             return None
-        seen = (self._index.version, self._known.reported)
+        seen = self._directories.inputs
         online = self._topology.read().cpus
         is_due = self._due.is_nearly_due(now_ns) or self._has_more
         last = self._last
-        has_same_input = self._seen is not None and seen[0] == self._seen[0] and seen[1] is self._seen[1]
+        has_same_input = is_same(seen, self._seen)
         if not is_due and has_same_input and last is not None and online == last.online:
             return None
         measured = self._measured(online)
@@ -83,7 +83,7 @@ class HookCollector(Closing):
         self._topology.close()
 
     def _measured(self, online: tuple[int, ...]) -> HooksMeasured:
-        found, directories = pod_directories(self._index)
+        found, directories = self._directories.read()
         pods = self._admitted(found)
         spec = self._known.spec
         return HooksMeasured(

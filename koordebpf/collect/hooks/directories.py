@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
+from koordebpf.collect.cluster_view import Known, is_same
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.state.hooks.measured import PodDirectory
 
@@ -45,3 +46,25 @@ def _containers(index: CgroupIndex, cgroup_id: int) -> Mapping[str, str]:
         for owner in sorted(filter(None, owners), key=lambda each: each.path)
         if owner.kind is OwnerKind.CONTAINER and owner.container_id
     }
+
+
+class PodDirectoryCache:
+    """`pod_directories`, made again only where the index or what is known of the cluster has changed."""
+
+    def __init__(self, index: CgroupIndex, known: Known) -> None:
+        self._index = index
+        self._known = known
+        self._made_of: tuple[int, object] | None = None
+        self._found: tuple[list[PodDirectory], dict[str, str]] = ([], {})
+
+    @property
+    def inputs(self) -> tuple[int, object]:
+        """What the directories follow from: the version of the index, and what is known of the cluster."""
+        return self._index.version, self._known.reported
+
+    def read(self) -> tuple[list[PodDirectory], dict[str, str]]:
+        """Return the same as `pod_directories`."""
+        inputs = self.inputs
+        if not is_same(inputs, self._made_of):
+            self._found, self._made_of = pod_directories(self._index), inputs
+        return self._found
