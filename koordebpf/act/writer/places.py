@@ -74,9 +74,14 @@ class Places:
         path, file = key
         if isinstance(file, Sysctl):
             return self._of_node(file, path)
+        found = self._of_cgroup(path, file)
+        return None if found is None else Path(found)
+
+    # Text: a Path costs more than what is done with it where files are only looked for.
+    def _of_cgroup(self, path: str, file: CgroupFile) -> str | None:
         mount = self._mounts.get(file.controller)
         name = file_name(file, mount.version) if mount else None
-        return mount.mount_point.joinpath(path, name) if mount and name else None
+        return f"{mount.mount_point}/{path}/{name}" if mount and name else None
 
     def name(self, key: FileKey) -> str:
         """Return the file's path for people, also where the host cannot have it."""
@@ -150,10 +155,7 @@ class Places:
     def is_there(self, key: FileKey, original: Original) -> bool:
         """Tell whether the file is still the one whose content is in the journal."""
         path, file = key
-        mount = None if isinstance(file, Sysctl) else self._mounts.get(file.controller)
-        # Of a cgroup's file without `locate`: a Path costs more than what is done with it here.
-        name = None if mount is None or isinstance(file, Sysctl) else file_name(file, mount.version)
-        found = f"{mount.mount_point}/{path}/{name}" if mount and name else self.locate(key)
+        found = self.locate(key) if isinstance(file, Sysctl) else self._of_cgroup(path, file)
         try:
             return found is not None and _inode(key, os.stat(found).st_ino) == original.inode  # noqa: PTH116
         except OSError:

@@ -278,17 +278,17 @@ class CgroupWriter:
             if key in self._wanted.values and key not in call.looked:
                 self._look(call, key)
         # A wanted one that was cut to what is wanted above it leaves less to those below it.
-        every = {key: call.wanted.get(key, each) for key, each in self._wanted.values.items()}
-        wanted = {key: each for key, each in every.items() if not self._is_yielded(call, key)}
+        wanted = {
+            key: call.wanted.get(key, each)
+            for key, each in self._wanted.values.items()
+            if not self._corrections.is_yielded(key, call.now_ns)
+        }
         held, fitting = self._cut.fit(wanted, paths, call.now_ns, search=call.looks_below)
         for key in held.keys() - (wanted.keys() & self._held.keys()):
             self._held[key] = held[key]
             self.seen.note(key, held[key].value)
         call.wanted = {**call.wanted, **fitting}
         return fitting
-
-    def _is_yielded(self, call: Call, key: FileKey) -> bool:
-        return self._corrections.is_yielded(key, call.now_ns)
 
     # Tells whether the files may be written now.
     def _journal_originals(self, call: Call, steps: tuple[PlannedWrite, ...]) -> bool:
@@ -340,7 +340,9 @@ class CgroupWriter:
         if not self._places.is_held(step.key, after.value, step.value):
             self._fail(call, step.key, after, WriteResult.REFUSED, "the kernel took another value", new=text)
             return
-        if self._cut is not None and (step.key not in self._wanted.values or self._is_yielded(call, step.key)):
+        if self._cut is not None and (
+            step.key not in self._wanted.values or self._corrections.is_yielded(step.key, call.now_ns)
+        ):
             self._cut.note(step.key, after.value)
         if step.is_final:
             after.satisfies = (call.wanted[step.key],)

@@ -162,7 +162,11 @@ class CgroupCpu(KeptFiles):
             ) from None
 
     def _file(self, controller: str, name: str) -> Path:
-        return self._mount(controller).mount_point / self.path / name
+        return Path(self._path(controller, name))
+
+    # Text: a Path takes longer than the call.
+    def _path(self, controller: str, name: str) -> str:
+        return f"{self._mount(controller).mount_point}/{self.path}/{name}"
 
     def _number(self, controller: str, name: str) -> int:
         text = self._read(controller, name).strip()
@@ -175,8 +179,7 @@ class CgroupCpu(KeptFiles):
         try:
             fd = self._fds.get(name)
             if fd is None:
-                path = f"{self._mount(controller).mount_point}/{self.path}/{name}"  # a Path takes longer than the call
-                fd = self._fds[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = self._fds[name] = os.open(self._path(controller, name), os.O_RDONLY | os.O_CLOEXEC)
             return os.pread(fd, _FILE_BYTES, 0).decode(errors="backslashreplace")
         except OSError as error:
             file = self._file(controller, name)
