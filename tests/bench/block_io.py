@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.units import MIB
-from tests.bench.figure import at_least, figure, percentile
+from tests.bench.limited_pairs import add_pairs, paired_p99, procs
 from tests.bench.report import CannotMeasure, Report
-from tests.host.block_node import GATES, BlockNode
-from tests.support.agent_process import AgentProcess
+from tests.host.block_node import BlockNode
 from tests.support.loop_disk import LoopDisk
 from tests.support.nodes import NodeCgroup
-from tests.support.patience import patience
 
 _DISK_MIB = 256
 _LIMIT = 4 * MIB  # bytes a second of all best-effort pods
 _WRITE_MIB = 16  # in one write(2): as many requests as the queue takes
 _WRITERS = 4  # of each container, so that the queue of the disk is never empty
-_WANTED_PERCENT = 30  # by so much the p99 is to be better
 
 # Reads 4 KiB at random places past the page cache, 5 ms apart, and prints how long each took in ms.
 _READER = """
@@ -69,39 +61,21 @@ def block_io(report: Report) -> None:
 
 def _measure(report: Report, blocks: BlockNode, folder: Path) -> None:
     pairs, seconds = (4, 1.5) if report.quick else (20, 3.0)
-    asked = [blocks.block(writeBPS=_LIMIT)]
-    manifest = blocks.write(folder, asked, enable=False)
-    writers = [_writer(blocks, each) for each in blocks.be * _WRITERS]
-    without, limited, better = list[float](), list[float](), 0
-    try:
-        with AgentProcess(blocks.node, manifest, "--feature-gates", GATES):
-            for pair in range(pairs):
-                p99 = {}
-                # The first one of a pair changes, so that what drifts falls on both.
-                for is_limited in (bool(pair % 2), not pair % 2):
-                    blocks.write(folder, asked, enable=is_limited)
-                    await_limits(blocks, _LIMIT, is_limited=is_limited)
-                    p99[is_limited] = percentile(_reads(blocks, seconds), 0.99)
-                without.append(p99[False])
-                limited.append(p99[True])
-                better += p99[True] < p99[False]
-                report.say(f"pair {pair + 1}: p99 {p99[False]:.3g} ms, limited {p99[True]:.3g} ms")
-    finally:
-        for each in writers:
-            os.killpg(each.pid, signal.SIGKILL)
-            each.wait()
+    without, limited = paired_p99(
+        report,
+        blocks,
+        folder,
+        _LIMIT,
+        pairs,
+        lambda: [_writer(blocks, each) for each in blocks.be * _WRITERS],
+        lambda: _reads(blocks, seconds),
+    )
     writing = f"{2 * _WRITERS} writers of {_WRITE_MIB} MiB"
     method = f"p99 of reads of 4 KiB in windows of {seconds:g} s beside {writing}, {pairs} pairs"
-    report.add(figure("p99 of a read, writers not limited", "ms", without, method))
-    report.add(figure("p99 of a read, writers limited", "ms", limited, method))
-    gains = [100 * (1 - after / before) for before, after in zip(without, limited, strict=True)]
-    gain = percentile(gains, 0.5)
-    report.add(at_least("p99 of a read is better by", "%", gain, _WANTED_PERCENT, f"median of pairs; {method}"))
-    report.add(at_least("pairs in which it is better", "%", 100 * better / pairs, 90, method))
+    add_pairs(report, "read", method, without, limited)
 
 
 def _writer(blocks: BlockNode, container: Path) -> subprocess.Popen[bytes]:
-    procs = blocks.file(container, CgroupFile.IO_WRITE_BPS).parent / "cgroup.procs"
     command = [
         "setpriv",
         "--pdeathsig",
@@ -110,25 +84,14 @@ def _writer(blocks: BlockNode, container: Path) -> subprocess.Popen[bytes]:
         "-ec",
         _WRITER % (_WRITE_MIB, _DISK_MIB // _WRITE_MIB),
         "sh",
-        str(procs),
+        str(procs(blocks, container)),
         blocks.disk.path,
     ]
     return subprocess.Popen(command, start_new_session=True)
 
 
 def _reads(blocks: BlockNode, seconds: float) -> list[float]:
-    procs = blocks.file(blocks.ls, CgroupFile.IO_WRITE_BPS).parent / "cgroup.procs"
-    script = f'echo $$ > {procs} && exec {sys.executable} -c "$1" {blocks.disk.path} {_DISK_MIB * MIB} {seconds}'
+    joins, path = procs(blocks, blocks.ls), blocks.disk.path
+    script = f'echo $$ > {joins} && exec {sys.executable} -c "$1" {path} {_DISK_MIB * MIB} {seconds}'
     done = subprocess.run(["sh", "-ec", script, "sh", _READER], capture_output=True, text=True, check=True)
     return [float(line) for line in done.stdout.split()]
-
-
-def await_limits(blocks: BlockNode, limit: int, *, is_limited: bool) -> None:
-    """Wait until the files have the limit in bytes a second, or none, and a second more."""
-    wanted = Table.of({blocks.disk.number: blocks.part(limit)} if is_limited else {})
-    began = time.monotonic()
-    while any(blocks.value(each, CgroupFile.IO_WRITE_BPS) != wanted for each in blocks.limited):
-        if time.monotonic() - began > patience(30):
-            raise RuntimeError(f"the limits are not {wanted} after {patience(30):g} s")
-        time.sleep(0.02)
-    time.sleep(1)  # what was sent to the disk before is done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,36 +47,42 @@ def deadman_stalls(report: Report) -> None:
 
 
 def _node(report: Report, hierarchy: MemoryHierarchy, scale: int, seconds: float) -> None:
-    name = f"a node cgroup of {scale * NODE_MIB} MiB"
+    mib = scale * NODE_MIB
     with (
         ThrashingNode(hierarchy, scale) as node,
         StallWindows(cgroup_id(node.node.path)) as windows,
     ):
-        node.starts_walking()
-        _row(report, windows, f"{name}, calm", seconds)
-        flood = _flood(node.ls, scale * NODE_MIB, seconds)
-        _row(report, windows, f"{name}, a flood of page cache", seconds)
-        flood.wait()
-        node.grows()
-        time.sleep(_SETTLES_S)
-        with _costs(report, name):
-            _row(report, windows, f"{name}, thrashing", seconds)
+        _rows(report, windows, node, f"a node cgroup of {mib} MiB", seconds, lambda: _flood(node.ls, mib, seconds))
 
 
 def _machine(report: Report, hierarchy: MemoryHierarchy, seconds: float) -> None:
-    name = f"a machine of {machine_mib()} MiB"
     with ShortMachine(hierarchy) as machine, StallWindows() as windows:
-        machine.starts_walking()
-        _row(report, windows, f"{name}, calm", seconds)
-        machine.has_hog("be")
-        flood = _flood(machine.be, machine_mib(), seconds)
-        _row(report, windows, f"{name}, a flood of page cache", seconds)
-        flood.wait()
-        machine.grows()
-        time.sleep(_SETTLES_S)
-        with _costs(report, name):
-            _row(report, windows, f"{name}, thrashing", seconds)
+
+        def floods() -> subprocess.Popen[bytes]:
+            machine.has_hog("be")
+            return _flood(machine.be, machine_mib(), seconds)
+
+        _rows(report, windows, machine, f"a machine of {machine_mib()} MiB", seconds, floods)
         machine.loses_hog("be")
+
+
+def _rows(
+    report: Report,
+    windows: StallWindows,
+    node: ThrashingNode | ShortMachine,
+    name: str,
+    seconds: float,
+    floods: Callable[[], subprocess.Popen[bytes]],
+) -> None:
+    node.starts_walking()
+    _row(report, windows, f"{name}, calm", seconds)
+    flood = floods()
+    _row(report, windows, f"{name}, a flood of page cache", seconds)
+    flood.wait()
+    node.grows()
+    time.sleep(_SETTLES_S)
+    with _costs(report, name):
+        _row(report, windows, f"{name}, thrashing", seconds)
 
 
 @contextmanager
