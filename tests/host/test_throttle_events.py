@@ -80,4 +80,4 @@ def test_the_thread_wakes_the_loop_and_reads_no_file(throttled: BurstPodNode) ->
         throttled.calm()
         until(lambda: not watch.take(), "no more of them")
         watch.watched = {}
-        assert watch.looks == 0
+        assert watch.reads == 0

@@ -13,7 +13,7 @@ from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known, is_same
 from koordebpf.collect.cpu.files import CgroupCpuFiles
-from koordebpf.collect.cpu_burst.throttle_looks import throttles_ns
+from koordebpf.collect.cpu_burst.throttle_poller import throttles_ns
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing

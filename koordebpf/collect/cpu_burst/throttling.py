@@ -1,4 +1,4 @@
-"""Sees who is throttled beside the rounds: the kernel says it, or cpu.stat is read many times a second."""
+"""Throttled containers between rounds: reported by the kernel, or by polling cpu.stat many times a second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from koordebpf.collect.cpu_burst.throttle_looks import ThrottleLooks
+from koordebpf.collect.cpu_burst.throttle_poller import ThrottlePoller
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
@@ -18,20 +18,20 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 
 log = logging.getLogger(__name__)
 
-LOOK_NS = 50 * NS_PER_MS  # Why: half a period of kubelet's quotas, in which a container can be throttled once
+POLL_NS = 50 * NS_PER_MS  # Why: half a period of kubelet's quotas, in which a container can be throttled once
 _REST_NS = 100 * NS_PER_MS  # after a throttling was seen. Why: a quota is raised once in a period
-_IDLE_NS = NS_PER_S // 4  # where there is none to look at
+_IDLE_NS = NS_PER_S // 4  # where there is none to read
 
 
 class ThrottleWatch(Closing):
-    """A thread that waits until the kernel throttles one of some containers, and says so.
+    """A thread that waits until the kernel throttles one of some containers, and wakes the loop.
 
-    Where the kernel cannot say it, `ThrottleLooks` reads it.
+    Where the kernel cannot report it, the thread polls (`ThrottlePoller`).
 
     Args:
         mounts: by controller.
         wake: called from the thread.
-        events: opens what the kernel says, in the thread, for it takes a while.
+        events: opens the kernel's reports, in the thread, since that takes a while.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ThrottleWatch(Closing):
         wake: Callable[[], None],
         events: Callable[[], ThrottleEvents] = ThrottleEvents,
     ) -> None:
-        self._looks = ThrottleLooks(mounts)
+        self._poller = ThrottlePoller(mounts)
         self._cpu = mounts.get("cpu")
         self._wake = wake
         self._open_events = events
@@ -54,22 +54,22 @@ class ThrottleWatch(Closing):
         self._thread.start()
 
     @property
-    def looks(self) -> int:
-        """How many times a container was read: none where the kernel says who is throttled."""
-        return self._looks.looks
+    def reads(self) -> int:
+        """How many times a container was read: none where the kernel reports who is throttled."""
+        return self._poller.reads
 
     @property
     def watched(self) -> Mapping[str, int]:
         """Containers that are watched: paths below the mount → quota in µs. Any thread may set it."""
-        return self._looks.watched
+        return self._poller.watched
 
     @watched.setter
     def watched(self, watched: Mapping[str, int]) -> None:
         with self._lock:
-            is_new = watched.keys() != self._looks.watched.keys()
-            self._looks.watched = watched
+            is_new = watched.keys() != self._poller.watched.keys()
+            self._poller.watched = watched
             if is_new and self._events is not None:
-                self._ask(self._events)
+                self._watch(self._events)
 
     def take(self) -> bool:
         """Tell whether a container was throttled since the last time."""
@@ -79,31 +79,31 @@ class ThrottleWatch(Closing):
     def close(self) -> None:
         """End the thread and close the files."""
         self._thread.close()
-        self._looks.close()
+        self._poller.close()
 
     def _run(self) -> None:
         try:
             events = self._open_events()
         except SupportError as error:
-            log.info("%s: cpu.stat is read %d times a second instead", error, NS_PER_S // LOOK_NS)
+            log.info("%s: cpu.stat is read %d times a second instead", error, NS_PER_S // POLL_NS)
             self._poll()
             return
         with events:
             try:
                 with self._lock:
                     self._events = events
-                    self._ask(events)
+                    self._watch(events)
                 self._listen(events)
             finally:
                 with self._lock:
                     self._events = None
 
     # One that is gone is throttled no more. More than there is room for are seen by the rounds, each second.
-    def _ask(self, events: ThrottleEvents) -> None:
+    def _watch(self, events: ThrottleEvents) -> None:
         if self._cpu is None:
             return
         ids = set[int]()
-        for path in self._looks.watched:
+        for path in self._poller.watched:
             with contextlib.suppress(CgroupGone, OSError):
                 ids.add(cgroup_id(self._cpu.mount_point / path))
         events.keep(ids)
@@ -112,17 +112,17 @@ class ThrottleWatch(Closing):
         while True:
             self._thread.wait(None, events.fileno())
             if events.read():
-                self._say()
+                self._report()
                 self._thread.wait(time.monotonic_ns() + _REST_NS)
 
     def _poll(self) -> None:
         while True:
-            is_throttled = self._looks.look()
+            is_throttled = self._poller.poll()
             if is_throttled:
-                self._say()
-            rest_ns = _REST_NS if is_throttled else LOOK_NS
-            self._thread.wait(time.monotonic_ns() + (rest_ns if self._looks.watched else _IDLE_NS))
+                self._report()
+            rest_ns = _REST_NS if is_throttled else POLL_NS
+            self._thread.wait(time.monotonic_ns() + (rest_ns if self._poller.watched else _IDLE_NS))
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         self._is_seen = True
         self._wake()

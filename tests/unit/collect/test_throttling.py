@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.cpu_burst.throttle_looks import ThrottleLooks
+from koordebpf.collect.cpu_burst.throttle_poller import ThrottlePoller
 from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
@@ -50,71 +50,71 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_a_container_is_seen_once_when_it_was_throttled(tree: Tree):
-    watch = ThrottleLooks(tree.mounts)
+    watch = ThrottlePoller(tree.mounts)
     watch.watched = quotas(*PATHS[:2])
-    assert [watch.look(), watch.look()] == [False, False]
+    assert [watch.poll(), watch.poll()] == [False, False]
     tree.throttle(PATHS[1], 1)
-    assert [watch.look(), watch.look()] == [True, False]
+    assert [watch.poll(), watch.poll()] == [True, False]
 
 
 def test_of_many_each_is_looked_at_in_turn(tree: Tree):
-    watch = ThrottleLooks(tree.mounts)
+    watch = ThrottlePoller(tree.mounts)
     watch.watched = quotas(*PATHS)
     for _ in range(2):
-        watch.look()
-    assert watch.looks == 128
+        watch.poll()
+    assert watch.reads == 128
     tree.throttle(PATHS[99], 1)
-    assert any([watch.look(), watch.look()])
+    assert any([watch.poll(), watch.poll()])
 
 
 def test_while_pods_use_less_than_throttles_one_none_is_read(tree: Tree):
-    watch = ThrottleLooks(tree.mounts)
+    watch = ThrottlePoller(tree.mounts)
     watch.watched = {PATHS[0]: QUOTA_US, PATHS[1]: 4 * QUOTA_US}
     tree.use(1000)
-    watch.look()
-    assert watch.looks == 2
+    watch.poll()
+    assert watch.reads == 2
     for used_ms in (1000, 1010, 1019):  # half of the smaller quota, less a slice
         tree.use(used_ms)
-        assert not watch.look()
-    assert watch.looks == 2
+        assert not watch.poll()
+    assert watch.reads == 2
     tree.use(1020)
     tree.throttle(PATHS[0], 1)
-    assert watch.look()
-    assert watch.looks == 3
+    assert watch.poll()
+    assert watch.reads == 3
     tree.use(1095)
     tree.throttle(PATHS[1], 1)
-    assert watch.look()
-    assert watch.looks == 5
+    assert watch.poll()
+    assert watch.reads == 5
 
 
 def test_where_the_usage_of_all_pods_falls_each_is_read(tree: Tree):
-    watch = ThrottleLooks(tree.mounts)
+    watch = ThrottlePoller(tree.mounts)
     watch.watched = quotas(*PATHS[:1])
     for used_ms in (1000, 5):
         tree.use(used_ms)
-        watch.look()
-    assert watch.looks == 2
+        watch.poll()
+    assert watch.reads == 2
 
 
 def test_one_that_is_gone_or_garbage_or_has_no_quota_hides_no_other(tree: Tree):
-    watch = ThrottleLooks(tree.mounts)
+    watch = ThrottlePoller(tree.mounts)
     watch.watched = quotas("pods/pod/gone", *PATHS[:3])
     tree.throttle(PATHS[0], 0, "nr_periods x\nnr_throttled y\n")
     tree.throttle(PATHS[1], 0, "usage_usec 5\n")
-    assert not watch.look()
+    assert not watch.poll()
     tree.throttle(PATHS[2], 1)
-    assert watch.look()
+    assert watch.poll()
 
 
 def test_what_is_watched_no_more_is_forgotten(tree: Tree):
-    watch = ThrottleLooks(tree.mounts)
+    watch = ThrottlePoller(tree.mounts)
     watch.watched = quotas(*PATHS[:1])
-    watch.look()
+    watch.poll()
     watch.watched = quotas(*PATHS[1:2])
-    watch.look()
+    watch.poll()
     tree.throttle(PATHS[0], 5)
     watch.watched = quotas(*PATHS[:1])
-    assert not watch.look()  # how often it was throttled in between says nothing of now
+    assert not watch.poll()  # how often it was throttled in between says nothing of now
 
 
 def test_where_the_kernel_does_not_say_it_the_thread_reads_and_wakes_the_loop(tree: Tree):
@@ -122,7 +122,7 @@ def test_where_the_kernel_does_not_say_it_the_thread_reads_and_wakes_the_loop(tr
     with ThrottleWatch(tree.mounts, lambda: woken.append(time.monotonic()), no_events) as watch:
         watch.watched = quotas(*PATHS[:1])
         watch.start()
-        until(lambda: watch.looks >= 2, "looks")
+        until(lambda: watch.reads >= 2, "looks")
         assert not watch.take()
         tree.throttle(PATHS[0], 1)
         until(lambda: woken, "a wake")

@@ -1,4 +1,4 @@
-"""Reads who is throttled, a few containers at each look: for kernels that do not say it."""
+"""Polls cpu.stat for who is throttled, a few containers at a time: for kernels that do not report it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from koordebpf.units import NS_PER_MS, NS_PER_US
 
 T = TypeVar("T")
 
-_MOST = 64  # at one look, in turn. Why: 5 µs each; 128 are then looked at each 100 ms, for 0.6 % of a CPU
+_MOST = 64  # at one poll, in turn. Why: 5 µs each; 128 are then read each 100 ms, for 0.6 % of a CPU
 # A container is throttled once it has used its quota within a period, less what other CPUs hold of it: a slice each
-# (sched_cfs_bandwidth_slice_us). Why half of the quota: a look comes twice in a period.
+# (sched_cfs_bandwidth_slice_us). Why half of the quota: a poll comes twice in a period.
 _SLICE_NS = 5 * NS_PER_MS
 _LEAST_DUE_NS = NS_PER_MS
 
@@ -33,7 +33,7 @@ class _Class(NamedTuple):
     least_due_ns: int
 
 
-class ThrottleLooks(Closing):
+class ThrottlePoller(Closing):
     """Reads nr_throttled of some containers through kept fds.
 
     A container is read only once its class of pods together has used what it takes to throttle it: while pods are idle
@@ -45,7 +45,7 @@ class ThrottleLooks(Closing):
 
     def __init__(self, mounts: Mapping[str, ControllerMount]) -> None:
         self.watched: Mapping[str, int] = {}  # paths below the mount → quota in µs; replaced by any thread
-        self.looks = 0  # containers that were read
+        self.reads = 0  # containers that were read
         self._files = CgroupCpuFiles(mounts)
         self._known: Mapping[str, int] = {}
         self._classes: tuple[_Class, ...] = ()
@@ -53,8 +53,8 @@ class ThrottleLooks(Closing):
         self._waiting: dict[str, int | None] = {}  # containers that are to be read, and what their class has used
         self._counts: dict[str, int] = {}
 
-    def look(self) -> bool:
-        """Look at the next few that may be throttled; return whether one was since it was looked at before.
+    def poll(self) -> bool:
+        """Read the next few that may be throttled; return whether one was since it was read before.
 
         Cost:    5 µs a class of pods, and 5 µs a container.
         """
@@ -63,7 +63,7 @@ class ThrottleLooks(Closing):
                 self._learn(watched)
             self._known = watched
         for each in self._classes:
-            self._look_at_class(each)
+            self._poll_class(each)
         is_throttled = False
         for path in [*self._waiting][:_MOST]:
             is_throttled |= self._grew(path, self._waiting.pop(path))
@@ -79,7 +79,7 @@ class ThrottleLooks(Closing):
         self._used_ns = {path: used for path, used in self._used_ns.items() if path in watched}
         self._waiting = {path: used for path, used in self._waiting.items() if path in watched}
 
-    def _look_at_class(self, pods: _Class) -> None:
+    def _poll_class(self, pods: _Class) -> None:
         used_ns = self._read(pods.path, CgroupCpu.used_ns)
         before = self._used_ns.get(pods.path)
         if used_ns is not None and before is not None and 0 <= used_ns - before < pods.least_due_ns:
@@ -99,7 +99,7 @@ class ThrottleLooks(Closing):
         self._counts[path] = found[1]
         if used_ns is not None:
             self._used_ns[path] = used_ns
-        self.looks += 1
+        self.reads += 1
         return before is not None and found[1] > before
 
     # None: it is gone or garbage; a round reads it, too, and says so.
