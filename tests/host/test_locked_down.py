@@ -38,6 +38,6 @@ def test_the_files_are_read_and_the_sentence_says_why(memory_cgroup: Path, hiera
             "no co-re (BPF programs (co-re): the kernel is locked down and lets no program read its memory"
         )
         assert over.endswith(". Boot with lockdown=integrity, or without lockdown")
-        assert "lockdown=integrity, then reboot" in fixes
+        assert any(what.startswith("lockdown=integrity") for what in fixes)  # the rest names this system's boot loader
     finally:
         backend.close()
