@@ -20,6 +20,7 @@ from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import FileKey, PlannedWrite
 
 _REASON = "it held this before the first write"
+_NO_MORE = "this kernel has it no more"  # as a sysctl of a module that was removed
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
@@ -64,9 +65,9 @@ def restore(
     """Write the originals back, in an order that the kernel takes, and look whether every byte is there again.
 
     Without `enforce` it only says what it would write. A cgroup that was removed, or made again under its name, is done
-    with, and so is a file whose controller was turned off, which resets it, or that another process changed since it
-    held what `last` says. On v1 a set of CPUs gets those that the one above has, and the sets that were copied from one
-    that is restored are as that one.
+    with, and so is a file whose controller was turned off, which resets it, a sysctl that this kernel has no more, and
+    a file that another process changed since it held what `last` says. On v1 a set of CPUs gets those that the one above
+    has, and the sets that were copied from one that is restored are as that one.
     """
     return _Restore(places, originals, now_ns, enforce, last or {}).run()
 
@@ -99,8 +100,10 @@ class _Restore:
                 held = look(self._places, key, self._now_ns)
                 wanted[key] = self._places.parse(key, original.text)
             except Unusable as error:
-                if error.detail == "ENOENT" and isinstance(key[1], CgroupFile):  # of a cgroup that is still there
-                    self._tell(key, None, WriteResult.GONE, "its controller was turned off, which has reset it")
+                if error.detail == "ENOENT":  # its directory is still there
+                    is_of_cgroup = isinstance(key[1], CgroupFile)
+                    why = "its controller was turned off, which has reset it" if is_of_cgroup else _NO_MORE
+                    self._tell(key, None, WriteResult.GONE, why)
                 else:
                     self._tell(key, None, error.result, error.detail)
             except KernelFileError as error:
