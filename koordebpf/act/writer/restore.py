@@ -66,8 +66,8 @@ def restore(
 
     Without `enforce` it only says what it would write. A cgroup that was removed, or made again under its name, is done
     with, and so is a file whose controller was turned off, which resets it, a sysctl that this kernel has no more, and
-    a file that another process changed since it held what `last` says. On v1 a set of CPUs gets those that the one above
-    has, and the sets that were copied from one that is restored are as that one.
+    a file that another process changed since it held what `last` says. On v1 a set of CPUs gets those that the one
+    above has, and the sets that were copied from one that is restored are as that one.
     """
     return _Restore(places, originals, now_ns, enforce, last or {}).run()
 
