@@ -138,35 +138,35 @@ class Faults:
             assert not journal.originals
         assert file.states() == before
 
-    @pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
-    def test_a_refused_write_fails_alone_and_leaves_nothing(self, file: OneFile, number: int) -> None:
+    def test_a_refused_write_fails_alone_and_leaves_nothing(self, file: OneFile) -> None:
         before, path = file.states(), str(file.path)
-        result = WriteResult.BUSY if number == errno.EBUSY else WriteResult.REFUSED
-        with Journal(file.journal) as journal:
-            writer = CgroupWriter(file.places, journal, enforce=True)
-            with file.refusing(number):
-                first = results(file, writer)
-                assert first.pop(path) == (result, errno.errorcode[number])
-                assert {each for each, _ in first.values()} == {WriteResult.WRITTEN}
-                assert file.states()[0] == before[0]
-                assert results(file, writer, 1) == {}  # it is reported once
-            assert writer.restore(2).left == ()
-            assert not journal.originals
-        assert file.states() == before
+        for number in ERRORS:
+            result = WriteResult.BUSY if number == errno.EBUSY else WriteResult.REFUSED
+            with Journal(file.journal) as journal:
+                writer = CgroupWriter(file.places, journal, enforce=True)
+                with file.refusing(number):
+                    first = results(file, writer)
+                    assert first.pop(path) == (result, errno.errorcode[number])
+                    assert {each for each, _ in first.values()} == {WriteResult.WRITTEN}
+                    assert file.states()[0] == before[0]
+                    assert results(file, writer, 1) == {}  # it is reported once
+                assert writer.restore(2).left == ()
+                assert not journal.originals
+            assert file.states() == before
 
-    @pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
-    def test_what_cannot_be_restored_stays_journalled(self, file: OneFile, number: int) -> None:
+    def test_what_cannot_be_restored_stays_journalled(self, file: OneFile) -> None:
         before = file.states()
-        with Journal(file.journal) as journal:
-            writer = CgroupWriter(file.places, journal, enforce=True)
-            results(file, writer)
-            with file.refusing(number):
-                assert writer.restore(1).left == (file.key,)
-            assert list(journal.originals) == [file.key]
-        assert file.is_written()
-        assert file.states()[1] == before[1]
-        assert restore_journal(file.journal, file.places, 2).left == ()
-        assert file.states() == before
+        for number in ERRORS:
+            with Journal(file.journal) as journal:
+                writer = CgroupWriter(file.places, journal, enforce=True)
+                results(file, writer)
+                with file.refusing(number):
+                    assert writer.restore(1).left == (file.key,)
+                assert list(journal.originals) == [file.key]
+            assert file.is_written()
+            assert file.states()[1] == before[1]
+            assert restore_journal(file.journal, file.places, 2).left == ()
+            assert file.states() == before
 
     def test_another_process_that_writes_each_second_is_left_the_file(self, file: OneFile) -> None:
         # GIVEN a file that this agent writes, and another process that writes what it was before
