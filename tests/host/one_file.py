@@ -25,6 +25,7 @@ from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, FileKey
 from koordebpf.units import NS_PER_S
 
 ERRORS = (errno.EACCES, errno.EINVAL, errno.EBUSY, errno.ENODEV, errno.EROFS)
+MOMENTS = ("journalled", "written")
 OWNER = "of a test"
 
 
@@ -185,13 +186,10 @@ class Faults:
             assert not journal.originals
 
     @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-    @pytest.mark.parametrize("moment", ["journalled", "written"])
+    @pytest.mark.parametrize("moment", MOMENTS)
     def test_what_a_killed_agent_left_is_restored(self, file: OneFile, moment: str) -> None:
         before = file.states()
-        pid = os.fork()
-        if pid == 0:
-            _write_and_die(file, moment)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        write_and_be_killed(file, moment)
         assert file.is_written() == (moment == "written")
         assert list(read_journal(file.journal)[0]) == [file.key]
         report = restore_journal(file.journal, file.places, 0)
@@ -229,6 +227,14 @@ class Vanishing:
             monkeypatch.undo()
             assert writer.restore(1).left == ()
             assert not journal.originals
+
+
+def write_and_be_killed(file: OneFile, moment: str) -> None:
+    """Write in another process that kills itself at its first write of the file: before it, or after it."""
+    pid = os.fork()
+    if pid == 0:
+        _write_and_die(file, moment)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
 def _write_and_die(file: OneFile, moment: str) -> None:

@@ -16,6 +16,7 @@ from koordebpf.act.writer import places as of_places
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
+from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile, Version
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
@@ -23,7 +24,7 @@ from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
-from tests.host.one_file import Faults, OneFile, Vanishing, results
+from tests.host.one_file import OWNER, Faults, OneFile, Vanishing, results, write_and_be_killed
 from tests.support.fake_cgroups import FakeIoCost, FakeNumbers
 from tests.support.kernel_files import KernelFiles, KernelFolder
 from tests.support.loop_disk import LoopDisk
@@ -96,12 +97,17 @@ class TestIoCost(Faults):
         def refuse(number: int | None) -> None:
             fake.refusals = {} if number is None else {kind: number}
 
+        def remove() -> None:
+            fake.devices.discard(DISK)
+            (sysfs / "dev/block" / DISK).rmdir()
+
+        sysfs = folder / "sys"
+        for disk in fake.devices:
+            (sysfs / "dev/block" / disk).mkdir(parents=True)
         for root in mounted(folder / "cgroup", fake.root()):
-            places = Places({"blkio" if version == 1 else "io": ControllerMount(version, root)})
+            places = Places({"blkio" if version == 1 else "io": ControllerMount(version, root)}, sysfs=sysfs)
             wanted, other = ((key, Table.of({DISK: COST[key[1]]})) for key in of_cost(file))  # type: ignore[index]
-            yield OneFile(
-                places, wanted, other, folder / "journal", refuse=refuse, remove=lambda: fake.devices.discard(DISK)
-            )
+            yield OneFile(places, wanted, other, folder / "journal", refuse=refuse, remove=remove)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +136,8 @@ def test_a_disk_that_is_gone_before_its_write_is_named(
     for made in TestIoCost.made(file, 2, tmp_path):
 
         def write(*given: object, made: OneFile = made) -> str:
-            made.remove()
+            if made.places.has_device(DISK):
+                made.remove()
             return real(*given)  # type: ignore[arg-type]
 
         monkeypatch.setattr(of_places, "write_kernel_file", write)
@@ -139,3 +146,19 @@ def test_a_disk_that_is_gone_before_its_write_is_named(
             assert set(results(made, writer).values()) == {(WriteResult.REFUSED, "ENODEV")}
             assert writer.restore(1).left == ()
             assert not journal.originals
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("file", [QOS, MODEL])
+def test_a_disk_that_goes_after_a_kill_keeps_no_other_row_from_being_restored(file: CgroupFile, tmp_path: Path) -> None:
+    for made in TestIoCost.made(file, 2, tmp_path):
+        made.put(Table.of({DISK: 20, OTHER_DISK: 20}))
+        made.value = Table.of({DISK: 30, OTHER_DISK: 30})
+        write_and_be_killed(made, "written")  # after its first row
+        assert made.held() == Table.of({DISK: 30, OTHER_DISK: 20})
+        with Journal(made.journal) as journal:
+            CgroupWriter(made.places, journal, enforce=True).apply(made.wanted(), 0, OWNER)
+        made.remove()
+        assert made.held() == Table.of({OTHER_DISK: 30})
+        assert restore_journal(made.journal, made.places, 1).left == ()
+        assert made.held() == Table.of({OTHER_DISK: 20})

@@ -11,6 +11,7 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
+from koordebpf.act.writer.rows import unseen_rows
 from koordebpf.act.writer.seen import is_wish
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_shared
@@ -132,11 +133,15 @@ class _Restore:
 
     # The rows of a table that another process changed stay as they are.
     def _without_others(self, key: FileKey, held: Held, before: Value) -> Value:
-        now, last = held.value, self._last.get(key)
-        if not isinstance(last, Table) or not isinstance(now, Table) or not isinstance(before, Table) or last == now:
+        now, last, original = held.value, self._last.get(key), self._originals[key]
+        if not isinstance(now, Table) or not isinstance(before, Table):
             return before
-        rows = with_changes(before, last, now)
-        self._originals[key] = msgspec.structs.replace(self._originals[key], text=self._places.format(key, rows))
+        if isinstance(last, Table):
+            rows = with_changes(before, last, now)
+        else:
+            rows = unseen_rows(self._places, original, before, now)
+        if rows != before:
+            self._originals[key] = msgspec.structs.replace(original, text=self._places.format(key, rows))
         return rows
 
     def _is_anothers(self, key: FileKey, held: Held) -> bool:
