@@ -1,4 +1,4 @@
-"""memory.reclaim that refuses, is not there, or goes: by the thread that writes it, and what proactive reclaim says.
+"""memory.reclaim that refuses, is not there, or ends: by the thread that writes it, and what proactive reclaim says.
 
 On this kernel's cgroups, and over a fake of the file that answers each write(2) through the kernel. An agent that is
 killed leaves nothing to restore: what was reclaimed comes back when it is used.
@@ -159,7 +159,7 @@ class TestFake:
         assert (change.result, change.detail) == (GONE, "the cgroup is gone")
         assert fake.taken["poda"] == []
 
-    def test_a_cgroup_that_goes_between_two_pieces(
+    def test_a_cgroup_that_is_removed_between_two_pieces(
         self, thread: Thread, fake: FakeReclaim, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         real, asked = os.write, job(fake.mount_point / "poda")

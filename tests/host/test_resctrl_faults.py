@@ -1,4 +1,4 @@
-"""resctrl that refuses, goes, is fought for, and is left by a killed agent: over a fake of its files.
+"""resctrl that refuses, ends, is fought for, and is left by a killed agent: over a fake of its files.
 
 No CPU of this project's machines has resctrl. The fake answers each mkdir, rmdir and write(2) through the kernel, so
 that an error is one of a system call.

@@ -39,7 +39,7 @@ STAND_INS = {
     Sysctl.PAGE_CACHE_LIMIT: ("net/ipv4/tcp_window_scaling", 0),
 }
 OWN = (Sysctl.MIN_FREE_KBYTES, Sysctl.WATERMARK_SCALE_FACTOR)
-# Until it is told to end: then the namespace goes, and with it the sysctls.
+# Until it reads a line: then the namespace ends, and its sysctls with it.
 _HOLD = "echo; read -r line"
 
 
@@ -195,7 +195,7 @@ class TestRefusedByTheKernel:
         namespace.mount(Sysctl.WATERMARK_SCALE_FACTOR, "net/ipv4/ip_default_ttl", "ro")
         assert self.refused(namespace, 100, tmp_path / "journal") == (WriteResult.REFUSED, "EROFS")
 
-    def test_one_that_nobody_may_write(self, namespace: Namespace, tmp_path: Path) -> None:
+    def test_one_that_no_process_may_write(self, namespace: Namespace, tmp_path: Path) -> None:
         namespace.mount(Sysctl.WATERMARK_SCALE_FACTOR, "kernel/ngroups_max")  # of mode 0444, also for root
         assert self.refused(namespace, 100, tmp_path / "journal") == (WriteResult.REFUSED, "EACCES")
 

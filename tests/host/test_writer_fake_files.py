@@ -150,7 +150,7 @@ def test_a_disk_that_is_gone_before_its_write_is_named(
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("file", [QOS, MODEL])
-def test_a_disk_that_goes_after_a_kill_keeps_no_other_row_from_being_restored(file: CgroupFile, tmp_path: Path) -> None:
+def test_a_disk_that_ends_after_a_kill_keeps_no_other_row_from_being_restored(file: CgroupFile, tmp_path: Path) -> None:
     for made in TestIoCost.made(file, 2, tmp_path):
         made.put(Table.of({DISK: 20, OTHER_DISK: 20}))
         made.value = Table.of({DISK: 30, OTHER_DISK: 30})

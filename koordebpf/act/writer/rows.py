@@ -25,8 +25,8 @@ def our_devices(known: Original | None, before: Table, now: Table, written: Valu
 def unseen_rows(places: Places, original: Original, before: Table, now: Table) -> Table:
     """Return the rows to which a file is restored that no agent has looked at since it was written.
 
-    That are ours as they were before and all others as they are now, also where another process wrote them since. What
-    another process wrote into a row of ours cannot be told from what we did. A device that was taken away has no row.
+    Ours are as they were before and all others as they are now, also where another process wrote them since. What it
+    wrote into a row of ours cannot be told apart from what we did. A device that was taken away has no row.
     """
     if original.devices is None:
         return before
