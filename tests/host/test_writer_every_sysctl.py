@@ -3,6 +3,7 @@
 The watermarks are the machine's own, by a step up. Of all of them, also those of Anolis kernels, there are stand-ins
 besides: sysctls of a network namespace that no process has a use for, bind-mounted below a /proc/sys and a /sys of the
 test. So it is the kernel that takes, shows and refuses values. What it has no error for is answered in its place.
+Scheduler features are a fake's, over FUSE (test_system_config has the machine's own, where it opens them).
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import Sysctl, broken_sysctl_rule
-from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
+from koordebpf.policy.reconcile.values import DesiredState, FileKey, SysctlWrite
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.one_file import Faults, OneFile, Vanishing
+from tests.support.kernel_files import KernelFiles, SchedFeatures
 
 PROC_SYS = Path("/proc/sys")
 # Each with a number of the same range, and a value that no new network namespace has.
@@ -142,6 +144,35 @@ class TestOwn(Faults):
                 (PROC_SYS / each.path).write_text(text)
 
 
+class TestFeature(Faults):
+    """One word of the scheduler's features, of a fake debugfs; beside it a sysctl in a plain file."""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Iterator[OneFile]:
+        features = SchedFeatures(START_DEBIT=True, HRTICK=False)
+        debugfs = tmp_path / "sys/kernel/debug"
+        debugfs.mkdir(parents=True)
+
+        def refuse(number: int | None) -> None:
+            features.refusal = number
+
+        places = Places({}, proc_sys=tmp_path / "proc/sys", sysfs=tmp_path / "sys")
+        wanted, other = (("HRTICK", Sysctl.SCHED_FEATURES), 1), (("", Sysctl.MIN_FREE_KBYTES), 65_000)
+        put_plain(places, other[0], "64000\n")
+        try:
+            with KernelFiles(debugfs, features.root()):
+                yield OneFile(places, wanted, other, tmp_path / "journal", refuse=refuse)
+        except OSError as error:
+            pytest.skip(f"{OTHER_MACHINE}{error}")
+
+
+def put_plain(places: Places, key: FileKey, text: str) -> None:
+    path = places.locate(key)
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 class TestVanishing(Vanishing):
     """A module that is removed takes its sysctls with it; so does a network namespace that ends."""
 
@@ -154,9 +185,7 @@ class TestVanishing(Vanishing):
         with made_namespace(tmp_path) as made:
             gone, stays = Sysctl.WATERMARK_SCALE_FACTOR, Sysctl.MIN_FREE_KBYTES
             made.mount(gone, STAND_INS[gone][0])
-            other = made.places.locate(("", stays))
-            assert other is not None
-            other.write_text("64000\n")
+            put_plain(made.places, ("", stays), "64000\n")
             wanted, kept = (("", gone), STAND_INS[gone][1]), (("", stays), 65_000)
             yield OneFile(made.places, wanted, kept, tmp_path / "journal", remove=made.end)
 
