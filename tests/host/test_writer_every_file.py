@@ -25,10 +25,11 @@ from tests.support.loop_disk import LoopDisk
 
 POD, OTHER = "pod", "other"
 _OF_DEVICE = (CgroupFile.IO_WEIGHT, CgroupFile.IO_LATENCY)
-# Values that no new cgroup has. Those of Anolis kernels are not here, a fake tree has them (test_writer_memory_qos).
+# Values that no new cgroup has. Fakes have those of Anolis kernels, and io.cost (test_writer_fake_files).
 WANTED: dict[CgroupFile, Value] = {
     CgroupFile.CPUSET_CPUS: frozenset({0}),
     CgroupFile.CPU_QUOTA: 50_000,
+    CgroupFile.CPU_PERIOD: 50_000,
     CgroupFile.CPU_BURST: 20_000,
     CgroupFile.CPU_SHARES: 512,
     CgroupFile.CPU_IDLE: 1,

@@ -10,15 +10,16 @@ import pytest
 
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
-from koordebpf.act.writer.places import Places
-from koordebpf.act.writer.restore import restore
+from koordebpf.act.writer.places import Original, Places
+from koordebpf.act.writer.restore import restore, restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.kernel.cgroup.tables import Table
+from koordebpf.kernel.cgroup.tables import Table, with_rows
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
+from tests.host.one_file import MOMENTS, OWNER, OneFile, write_and_be_killed
 
 READ_BPS, WRITE_IOPS = CgroupFile.IO_READ_BPS, CgroupFile.IO_WRITE_IOPS
 PLACES = Places(find_controllers())
@@ -116,6 +117,44 @@ def test_rows_of_others_stay_and_ours_come_back(name: str, devices: tuple[str, s
         report = writer.restore(61 * NS_PER_S)
         assert report.left == () and not journal.originals
     assert held(name, READ_BPS) == Table.of({ours: 9 << 20, theirs: 6 << 20, later: 4 << 20})
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("successor", ["restores", "ends", "continues"])
+def test_rows_that_others_write_after_a_kill_stay(
+    name: str, devices: tuple[str, str, str], tmp_path: Path, moment: str, successor: str
+) -> None:
+    # GIVEN an agent that was killed when it wrote a row, and a runtime that writes and lifts others since
+    ours, theirs, later = devices
+    put(name, READ_BPS, ours, 9 << 20)
+    put(name, READ_BPS, theirs, 8 << 20)
+    wanted, other = (((name, file), Table.of({ours: 1 << 20})) for file in (READ_BPS, WRITE_IOPS))
+    file = OneFile(PLACES, wanted, other, tmp_path / "journal")
+    write_and_be_killed(file, moment)
+    put(name, READ_BPS, later, 4 << 20)
+    file.put(with_rows(file.held(), Table(), [theirs]))  # type: ignore[arg-type]
+    # WHEN the next agent takes over, or ends what the first one did
+    if successor == "restores":
+        assert restore_journal(file.journal, PLACES, 1).left == ()
+    else:
+        with Journal(file.journal) as journal:
+            writer = CgroupWriter(PLACES, journal, enforce=True)
+            if successor == "continues":
+                writer.apply(limits(name, (READ_BPS, {ours: 2 << 20})), 1)
+                assert held(name, READ_BPS) == Table.of({ours: 2 << 20, later: 4 << 20})
+            assert writer.restore(2).left == ()
+    # THEN our row is as it was, and all others are as the runtime has them
+    assert held(name, READ_BPS) == Table.of({ours: 9 << 20, later: 4 << 20})
+    assert not file.journal.exists()
+
+
+def test_a_record_from_before_devices_were_kept_is_restored_whole(name: str, device: str, tmp_path: Path) -> None:
+    inode = Path(str(PLACES.locate((name, READ_BPS)))).stat().st_ino
+    with Journal(tmp_path / "journal") as journal:
+        journal.record({(name, READ_BPS): Original("", inode, (OWNER,))})
+    put(name, READ_BPS, device, 1 << 20)
+    assert restore_journal(tmp_path / "journal", PLACES, 1).left == ()
+    assert held(name, READ_BPS) == Table()
 
 
 def test_a_lower_limit_of_a_runtime_is_not_raised(name: str, device: str, tmp_path: Path) -> None:

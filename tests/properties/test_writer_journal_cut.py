@@ -14,7 +14,8 @@ from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.files import CgroupFile
 
 keys = st.tuples(st.sampled_from(["be", "be/pod", "be/pod/c"]), st.sampled_from(list(CgroupFile)))
-originals = st.builds(Original, st.text(max_size=20), st.integers(1, 2**63))
+devices = st.none() | st.lists(st.sampled_from(["8:0", "8:16"]), unique=True).map(tuple)
+originals = st.builds(Original, st.text(max_size=20), st.integers(1, 2**63), devices=devices)
 # Each is recorded or, with None, forgotten.
 histories = st.lists(st.tuples(keys, st.none() | originals), min_size=1, max_size=12)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.kernel.cgroup.files import IDLE_SHARES, CgroupFile, settled, shares_of_weight
+from koordebpf.kernel.cgroup.files import IDLE_SHARES, CgroupFile, Sysctl, is_table, settled, shares_of_weight
+from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.quotas import OwnQuota, fitting_quotas
+from koordebpf.units import MIB
 from tests.support.values.cpuset_rules import CpusetTree, below, parent
 
 CPUS = CgroupFile.CPUSET_CPUS
@@ -52,6 +55,14 @@ def kernel(version, sets, **options):
             assert rules.write(path, cpus) == 0
             rules.populated.add(path)
     return rules
+
+
+@pytest.mark.parametrize("file", sorted({*CgroupFile, *Sysctl} - {CPUS}))
+def test_every_file_has_a_place_in_the_order(file):
+    now, value = (Table(), Table.of({"8:0": 1})) if is_table(file) else (0, MIB if file.startswith("memory.") else 2)
+    both = versions(2) | dict.fromkeys(("blkio", "io", "freezer"), 2)
+    plan = plan_writes({("a", file): now}, {("a", file): value}, both)
+    assert [write.key for write in plan.writes] == [("a", file)]
 
 
 class TestCpus:

@@ -16,12 +16,16 @@ DOMAINS = (0, 8)  # ids of caches need not be consecutive
 
 
 class FakeResctrl:
-    """Its state: schemata by group, "" for the default one, and the group of each task that is not in that."""
+    """Its state: schemata by group, "" for the default one, and the group of each task that is not in that.
+
+    `refusals` are errors that it answers whatever is right: by file, as BE/schemata, or by `mkdir` and `rmdir`.
+    """
 
     def __init__(self) -> None:
         self.schemata: dict[str, dict[str, dict[int, int]]] = {"": self._whole()}
         self.tasks: dict[int, str] = {}
         self.refused: list[str] = []
+        self.refusals: dict[str, int] = {}
 
     def root(self) -> KernelFolder:
         """Return what is at the mount point."""
@@ -37,14 +41,25 @@ class FakeResctrl:
         return {"L3": dict.fromkeys(DOMAINS, CBM_MASK), "MB": dict.fromkeys(DOMAINS, 100)}
 
     def _make(self, name: str) -> KernelFolder:
+        self._refuse("mkdir")
         if len(self.schemata) >= GROUPS:
             raise OSError(errno.ENOSPC, "no more groups")
         self.schemata[name] = self._whole()
         return self._group(name)
 
     def _remove(self, name: str) -> None:
+        self._refuse("rmdir")
         del self.schemata[name]
         self.tasks = {task: group for task, group in self.tasks.items() if group != name}
+
+    def _refuse(self, what: str) -> None:
+        if (number := self.refusals.get(what)) is not None:
+            raise OSError(number, what)
+
+    # kernfs answers so to who has a file open whose group was removed.
+    def _look(self, name: str) -> None:
+        if name not in self.schemata:
+            raise OSError(errno.ENODEV, "its group is removed")
 
     def _group(self, name: str) -> KernelFolder:
         monitored = {"llc_occupancy": "4096\n", "mbm_total_bytes": "8192\n", "mbm_local_bytes": "Unavailable\n"}
@@ -55,11 +70,14 @@ class FakeResctrl:
         )
 
     def _show(self, name: str) -> str:
+        self._look(name)
         cache, bandwidth = self.schemata[name]["L3"], self.schemata[name]["MB"]
         masks = ";".join(f"{domain}={mask:03x}" for domain, mask in cache.items())
         return f"    MB:{';'.join(f'{domain}={each:4}' for domain, each in bandwidth.items())}\n    L3:{masks}\n"
 
     def _set(self, name: str, text: str) -> None:
+        self._look(name)
+        self._refuse(f"{name}/schemata")
         try:
             self._set_checked(name, text)
         except (ValueError, KeyError):
@@ -79,11 +97,14 @@ class FakeResctrl:
                 known[int(domain)] = _mask(int(value, 16)) if resource == "L3" else _bandwidth(int(value))
 
     def _listed(self, name: str) -> str:
+        self._look(name)
         if name:
             return "".join(f"{task}\n" for task, group in sorted(self.tasks.items()) if group == name)
         return "1\n"
 
     def _move(self, name: str, text: str) -> None:
+        self._look(name)
+        self._refuse(f"{name}/tasks")
         task = int(text)
         if not Path(f"/proc/{task}").exists():
             raise OSError(errno.ESRCH, "no such task")

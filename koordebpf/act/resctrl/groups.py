@@ -14,7 +14,9 @@ from pathlib import Path
 
 from koordebpf.act.hooks.task_record import TaskRecord
 from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
 from koordebpf.errors import KoordebpfError
+from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.subtree import directories
 from koordebpf.policy.resctrl.rules import Members
 from koordebpf.units import NS_PER_S
@@ -43,6 +45,7 @@ class ResctrlGroups:
         self._record = TaskRecord(path, dict[str, int])
         self._report = report
         self._made = self._record.read()  # inode of each group; 0: recorded, and maybe not made
+        self._corrections = Corrections(ForeignPolicy())  # of groups that another process removes
         self._said: set[tuple[str, str]] = set()
         self._looked: tuple[int, tuple[Members, ...]] | None = None
         self.moved = 0  # tasks, since the start
@@ -55,11 +58,11 @@ class ResctrlGroups:
     def apply(self, groups: Iterable[str], members: tuple[Members, ...], now_ns: int) -> None:
         """Make these groups, remove others of ours, and move what is not where it is to be: a part in each round."""
         wanted = tuple(groups)
-        self._drop_gone()
+        self._drop_gone(now_ns)
         for name in [name for name in self._made if name not in wanted]:
             self._remove(name, "its class is not enabled", now_ns)
         for name in wanted:
-            if name not in self._made:
+            if name not in self._made and not self._corrections.is_yielded((name, Sysctl.RESCTRL_SCHEMATA), now_ns):
                 self._make(name, now_ns)
         if self._record.is_dry_run:
             return
@@ -69,17 +72,24 @@ class ResctrlGroups:
 
     def restore(self, now_ns: int) -> None:
         """Remove every group that was made; its tasks are in the default group then."""
-        self._drop_gone()
+        self._drop_gone(now_ns)
         for name in list(self._made):
             self._remove(name, "it was not there before", now_ns)
 
-    # Another process may have removed one, and made another one of its name.
-    def _drop_gone(self) -> None:
+    # Another process may have removed one, and made another one of its name. One that an agent had recorded when it was
+    # killed may never have been made.
+    def _drop_gone(self, now_ns: int) -> None:
         there = {name: _inode(self._root / name) for name in self._made}
-        kept = {name: inode for name, inode in self._made.items() if inode in (0, there[name])}
-        if kept != self._made:
-            self._made = kept
-            self._record.save(kept)
+        kept = {name: inode for name, inode in there.items() if inode and self._made[name] in (0, inode)}
+        if kept == self._made:
+            return
+        for name in [name for name, inode in self._made.items() if inode and name not in kept]:
+            if not self._corrections.may_correct((name, Sysctl.RESCTRL_SCHEMATA), now_ns):
+                why = "another process keeps removing it: left to it for an hour"
+                group = str(self._root / name)
+                self._report(FileChange(group, None, "made", WriteResult.YIELDED, "resctrl", now_ns, why, owner=OWNER))
+        self._made = kept
+        self._record.save(kept)
 
     def _make(self, name: str, now_ns: int) -> None:
         group = self._root / name
@@ -121,22 +131,31 @@ class ResctrlGroups:
         for each in members:
             tasks = self._root / each.group / "tasks"
             try:
-                fd = os.open(tasks, os.O_RDWR | os.O_CLOEXEC)
+                count = self._move_into(tasks, each.paths, left, now_ns)
             except OSError as error:
-                self._say(tasks, WriteResult.REFUSED, now_ns, errno.errorcode.get(error.errno or 0, str(error)))
+                self._refused(tasks, error, now_ns)
                 continue
-            try:
-                there = _numbers(fd)
-                for path in each.paths:
-                    new = sorted(_tasks_of(self._hierarchy / path) - there)
-                    for task in new[:left]:
-                        self._move_one(fd, tasks, task, now_ns)
-                    if len(new) > left:
-                        return False
-                    left -= len(new)
-            finally:
-                os.close(fd)
+            if count > left:
+                return False
+            left -= count
         return True
+
+    # Returns how many tasks were to be moved; no more than `most` are.
+    def _move_into(self, tasks: Path, paths: Iterable[str], most: int, now_ns: int) -> int:
+        count = 0
+        fd = os.open(tasks, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            there = _numbers(fd)
+            for path in paths:
+                new = sorted(_tasks_of(self._hierarchy / path) - there)
+                for task in new[: most - count]:
+                    self._move_one(fd, tasks, task, now_ns)
+                count += len(new)
+                if count > most:
+                    break
+        finally:
+            os.close(fd)
+        return count
 
     def _move_one(self, fd: int, tasks: Path, task: int, now_ns: int) -> None:
         try:
@@ -144,9 +163,15 @@ class ResctrlGroups:
         except ProcessLookupError:
             return  # it has ended
         except OSError as error:
-            self._say(tasks, WriteResult.REFUSED, now_ns, errno.errorcode.get(error.errno or 0, str(error)))
+            self._refused(tasks, error, now_ns)
             return
         self.moved += 1
+
+    def _refused(self, tasks: Path, error: OSError, now_ns: int) -> None:
+        if tasks.parent.is_dir():
+            self._say(tasks, WriteResult.REFUSED, now_ns, errno.errorcode.get(error.errno or 0, str(error)))
+        else:
+            self._say(tasks, WriteResult.GONE, now_ns, "the group is gone")
 
     def _say(self, file: Path, result: WriteResult, now_ns: int, detail: str = "") -> None:
         if (str(file), detail) in self._said:

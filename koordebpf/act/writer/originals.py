@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+import msgspec
+
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.overwritten import is_slice
 from koordebpf.act.writer.owners import with_owners
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
+from koordebpf.act.writer.rows import our_devices, unseen_rows
 from koordebpf.act.writer.seen import Seen, is_wish
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, is_throttle
@@ -35,18 +38,31 @@ class Originals:
         """Return what a file holds now; `before` is what it held when it was last looked at.
 
         A file that held its original value, and holds another one now, takes that as its original value. Of a table
-        that was not written here since, each row that has changed is taken so.
+        that was not written here since, each row that has changed is taken so; of one that an agent before this one
+        has written, each row that is not ours.
 
         Raises: Unusable: as `places.look`.
         """
         held = look(self._places, key, now_ns, before)
-        *_, last = self.seen.lately(key) or (held.value,)
+        *_, last = self.seen.lately(key) or (None,)
         if self._journal is not None and held.value != last and self._has(key, held):
-            is_ours = before is not None and before.is_ours
-            if not is_ours if isinstance(last, Table) else self._is(key, self._journal.originals[key], last):
-                self.adopt(key, last, held)  # where that fails, the one before stays
+            original, is_ours = self._journal.originals[key], before is not None and before.is_ours
+            # Where it cannot be recorded, the one before stays.
+            if not self.seen.lately(key):
+                self._adopt_unseen(key, original, held)
+            elif not is_ours if isinstance(last, Table) else self._is(key, original, last):
+                self.adopt(key, last, held)
         self.seen.note(key, held.value)
         return held
+
+    def _adopt_unseen(self, key: FileKey, original: Original, held: Held) -> None:
+        if self._journal is None or not isinstance(held.value, Table):
+            return
+        before = self._rows_before(key, held)
+        rows = unseen_rows(self._places, original, before, held.value)
+        if rows != before:
+            with contextlib.suppress(OSError):
+                self._journal.record({key: msgspec.structs.replace(original, text=self._places.format(key, rows))})
 
     def target(self, key: FileKey, wanted: Value, held: Held) -> Value:
         """Return what a file is to hold where this is wanted of it; of a table its other rows stay as they were.
@@ -73,8 +89,9 @@ class Originals:
         known, text = self._journal.originals.get(key), held.text
         if isinstance(held.value, Table) and isinstance(last, Table) and known is not None:
             text = self._places.format(key, with_changes(self._rows_before(key, held), last, held.value))
+        known = known or Original(text, held.inode)
         try:
-            self._journal.record({key: Original(text, held.inode, known.owners if known else ())})
+            self._journal.record({key: msgspec.structs.replace(known, text=text, inode=held.inode)})
         except OSError as error:
             return error
         return None
@@ -82,7 +99,7 @@ class Originals:
     def record(
         self,
         held: Mapping[FileKey, Held],
-        written: Collection[FileKey],
+        written: Mapping[FileKey, Value],
         owners_of: Callable[[FileKey], tuple[str, ...]],
         looked: Iterable[FileKey] = (),
     ) -> None:
@@ -90,7 +107,7 @@ class Originals:
 
         Args:
             held: what files hold.
-            written: those that are written now.
+            written: what is written now.
             owners_of: the strategies that have a file written.
             looked: those that were just looked at.
         Raises:  OSError: it is not in the journal. Nothing may be written then.
@@ -98,14 +115,17 @@ class Originals:
         if self._journal is None:
             return
         first = {
-            key: Original(held[key].text, held[key].inode, owners_of(key))
-            for key in written
+            key: Original(held[key].text, held[key].inode, owners_of(key), self._devices(key, held[key], value))
+            for key, value in written.items()
             if key in held and not self._has(key, held[key])
         }
         first |= self._below(held, first, looked, self._journal.originals)
         joined = {
-            key: with_owners(self._journal.originals[key], owners_of(key))
-            for key in written
+            key: msgspec.structs.replace(
+                with_owners(self._journal.originals[key], owners_of(key)),
+                devices=self._devices(key, held[key], value),
+            )
+            for key, value in written.items()
             if key in held and key not in first
         }
         self._journal.record(
@@ -150,6 +170,12 @@ class Originals:
                 rows = self._places.parse(key, self._journal.originals[key].text)
                 return rows if isinstance(rows, Table) else Table()
         return held.value if isinstance(held.value, Table) else Table()
+
+    def _devices(self, key: FileKey, held: Held, value: Value) -> tuple[str, ...] | None:
+        if self._journal is None or not isinstance(held.value, Table):
+            return None
+        known = self._journal.originals[key] if self._has(key, held) else None
+        return our_devices(known, self._rows_before(key, held), held.value, value)
 
     def _has(self, key: FileKey, held: Held) -> bool:
         known = None if self._journal is None else self._journal.originals.get(key)

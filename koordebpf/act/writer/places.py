@@ -41,16 +41,18 @@ _RESULTS = {
 _SYSCTL_INODE = 0
 
 
-class Original(msgspec.Struct, frozen=True, gc=False):
+class Original(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a file held, to the byte, and the inode of the file that held it; of a sysctl 0.
 
     `owners` are the strategies that have it written, in the order they came. Empty: a record from before owners were
-    kept.
+    kept. `devices` are those of a table whose rows may be ours; None: it is no table, or a record from before they were
+    kept, where all may be.
     """
 
     text: str
     inode: int
     owners: tuple[str, ...] = ()
+    devices: tuple[str, ...] | None = None
 
 
 class Places:
@@ -134,6 +136,10 @@ class Places:
         if isinstance(file, Sysctl) or not is_table(file):
             return (self.format(key, wanted),)
         return format_writes(file, self.versions[file.controller], now, wanted)
+
+    def has_device(self, number: str) -> bool:
+        """Tell whether there is a block device of this major:minor."""
+        return (self._sysfs / "dev/block" / number).exists()
 
     def is_as_before(self, key: FileKey, held: Held, original: Original) -> bool:
         """Tell whether a file holds what it held at first: every byte, of one that is shared the key's own value."""

@@ -11,6 +11,7 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
+from koordebpf.act.writer.rows import unseen_rows
 from koordebpf.act.writer.seen import is_wish
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_shared
@@ -20,6 +21,7 @@ from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import FileKey, PlannedWrite
 
 _REASON = "it held this before the first write"
+_NO_MORE = "this kernel has it no more"  # as a sysctl of a module that was removed
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
@@ -64,9 +66,9 @@ def restore(
     """Write the originals back, in an order that the kernel takes, and look whether every byte is there again.
 
     Without `enforce` it only says what it would write. A cgroup that was removed, or made again under its name, is done
-    with, and so is a file whose controller was turned off, which resets it, or that another process changed since it
-    held what `last` says. On v1 a set of CPUs gets those that the one above has, and the sets that were copied from one
-    that is restored are as that one.
+    with, and so is a file whose controller was turned off, which resets it, a sysctl that this kernel has no more, and
+    a file that another process changed since it held what `last` says. On v1 a set of CPUs gets those that the one
+    above has, and the sets that were copied from one that is restored are as that one.
     """
     return _Restore(places, originals, now_ns, enforce, last or {}).run()
 
@@ -99,8 +101,10 @@ class _Restore:
                 held = look(self._places, key, self._now_ns)
                 wanted[key] = self._places.parse(key, original.text)
             except Unusable as error:
-                if error.detail == "ENOENT" and isinstance(key[1], CgroupFile):  # of a cgroup that is still there
-                    self._tell(key, None, WriteResult.GONE, "its controller was turned off, which has reset it")
+                if error.detail == "ENOENT":  # its directory is still there
+                    is_of_cgroup = isinstance(key[1], CgroupFile)
+                    why = "its controller was turned off, which has reset it" if is_of_cgroup else _NO_MORE
+                    self._tell(key, None, WriteResult.GONE, why)
                 else:
                     self._tell(key, None, error.result, error.detail)
             except KernelFileError as error:
@@ -129,11 +133,15 @@ class _Restore:
 
     # The rows of a table that another process changed stay as they are.
     def _without_others(self, key: FileKey, held: Held, before: Value) -> Value:
-        now, last = held.value, self._last.get(key)
-        if not isinstance(last, Table) or not isinstance(now, Table) or not isinstance(before, Table) or last == now:
+        now, last, original = held.value, self._last.get(key), self._originals[key]
+        if not isinstance(now, Table) or not isinstance(before, Table):
             return before
-        rows = with_changes(before, last, now)
-        self._originals[key] = msgspec.structs.replace(self._originals[key], text=self._places.format(key, rows))
+        if isinstance(last, Table):
+            rows = with_changes(before, last, now)
+        else:
+            rows = unseen_rows(self._places, original, before, now)
+        if rows != before:
+            self._originals[key] = msgspec.structs.replace(original, text=self._places.format(key, rows))
         return rows
 
     def _is_anothers(self, key: FileKey, held: Held) -> bool:

@@ -297,11 +297,11 @@ class CgroupWriter:
                 if step.is_final:
                     self._fail(call, step.key, self._held[step.key], WriteResult.DRY_RUN, "")
             return False
-        keys = {step.key for step in steps}
+        values: dict[FileKey, Value] = {step.key: step.value for step in steps}
         # The kernel resets them.
-        keys |= {(path, CgroupFile.CPU_SHARES) for path, file in keys if file is CgroupFile.CPU_IDLE}
+        values |= {(path, CgroupFile.CPU_SHARES): None for path, file in values if file is CgroupFile.CPU_IDLE}
         try:
-            self._originals.record(call.beside | self._held, keys, self._wanted.owners, call.looked)
+            self._originals.record(call.beside | self._held, values, self._wanted.owners, call.looked)
         except OSError as error:
             for step in steps:
                 if step.is_final:

@@ -7,7 +7,7 @@ Source:  Documentation/admin-guide/cgroup-v2.rst, "Format": flat keyed and neste
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Self
 
 import msgspec
@@ -80,6 +80,25 @@ def with_changes(table: Table, before: Table, after: Table) -> Table:
         else:
             limits.pop(device, None)
     return Table.of(limits)
+
+
+def differing(first: Table, second: Table) -> frozenset[str]:
+    """Return the devices that have other rows in one table than in the other.
+
+    >>> sorted(differing(Table.of({"8:0": 5, "8:16": 7}), Table.of({"8:16": 7, "8:32": 9})))
+    ['8:0', '8:32']
+    """
+    return frozenset(device for device, _ in set(first.rows) ^ set(second.rows))
+
+
+def with_rows(table: Table, other: Table, devices: Collection[str]) -> Table:
+    """Return the table with the rows that another one has of these devices, or has not.
+
+    >>> print(with_rows(Table.of({"8:0": 5, "8:16": 7, "8:32": 9}), Table.of({"8:0": 6, "8:48": 1}), ["8:0", "8:16"]))
+    8:0 6, 8:32 9
+    """
+    limits = {device: limit for device, limit in table.rows if device not in devices}
+    return Table.of(limits | {device: limit for device, limit in other.rows if device in devices})
 
 
 def broken_table_rule(table: Table, minimum: int, maximum: int) -> str | None:

@@ -25,6 +25,7 @@ _FILE_ORDER: dict[CgroupFile | Sysctl, int] = {
             CgroupFile.CPU_PERIOD,
             CgroupFile.CPU_QUOTA,
             CgroupFile.CPU_BURST,
+            CgroupFile.CPU_BVT,
             CgroupFile.MEMORY_LIMIT,
             CgroupFile.MEMORY_MIN,
             CgroupFile.MEMORY_LOW,
