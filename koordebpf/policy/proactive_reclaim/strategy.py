@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.plan import PodAction
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
 from koordebpf.policy.proactive_reclaim.trim import STEP, WHYS, PodTrim, Trim, trim, usable_swap_bytes
 from koordebpf.policy.reconcile.values import CgroupWrite
@@ -50,6 +51,15 @@ class ReclaimDecision(Decision[ReclaimState], frozen=True, kw_only=True):
     hurt: tuple[str, ...] = ()
     held_by: str | None = None
     whys: Mapping[str, str] = {}
+
+    def pod_actions(self, view: NodeView) -> tuple[PodAction, ...]:
+        """Return how much is taken from whom."""
+        pods = {pod.uid: pod for pod in view.pods}
+        return tuple(
+            PodAction(pod.uid, pod.namespace, pod.name, reclaim_bytes=each.size_bytes, swappiness=each.swappiness)
+            for each in self.orders
+            if (pod := pods.get(each.uid)) is not None
+        )
 
 
 class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):

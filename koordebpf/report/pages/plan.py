@@ -12,7 +12,7 @@ from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, Us
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.node_plan import NodePlan, OtherDecision
-from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
+from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, PodAction, Victim
 from koordebpf.printable import page, printable
 from koordebpf.report.headline import headline, plain_words
 from koordebpf.report.pages.amounts import is_asked_for
@@ -33,6 +33,13 @@ _KILLERS: Mapping[KillerName, str] = {
     "cgroup": "its processes are killed, past PodDisruptionBudgets",
 }
 _Column = tuple[str, Callable[[Candidate], str]]
+# Of what a strategy does to pods: a column stands where one of them has it.
+_ACTIONS: tuple[tuple[str, Callable[[PodAction], str]], ...] = (
+    ("taken", lambda each: "" if each.reclaim_bytes is None else format_bytes(each.reclaim_bytes)),
+    ("group", lambda each: each.resctrl_group or ""),
+    ("tasks", lambda each: "" if each.tasks is None else str(each.tasks)),
+)
+_NOT_DUE = "this round measured nothing for it; what it wrote before stays"
 
 
 def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str:
@@ -56,16 +63,21 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
     if plan.undecided_namespaces:
         blocks.append(_undecided(plan.undecided_namespaces))
     blocks += suppression_blocks(plan.suppression)
-    blocks += [_other(name, each) for name, each in plan.strategies.items()]
+    blocks += [_other(name, each, ranking) for name, each in plan.strategies.items()]
     if plan.dead_man is not None:
         ranked = dead_man_ranking(plan.dead_man)
         blocks += [dead_man_lines(plan.dead_man), [] if ranked is None else _ranking(ranked, ranking, "chosen")]
     return "\n\n".join(page(block) for block in blocks if block)
 
 
-def _other(name: str, decision: OtherDecision) -> list[str]:
+def _other(name: str, decision: OtherDecision, count: int) -> list[str]:
     lines = [name if decision.skipped is None else f"{name}: skipped ({decision.skipped})"]
     lines += filled(plain_words(decision.reason), "  ")
+    if decision.skipped == "not_due":
+        lines += filled(_NOT_DUE, "  ")
+    for problem in decision.problems:
+        lines += filled(problem, "  ")
+    lines += _acted_on(decision, count)
     for write in decision.writes:
         lines += filled(f"{write.path}/{write.file.value} → {write.value}", "  ")
     for sysctl in decision.sysctls:
@@ -73,6 +85,19 @@ def _other(name: str, decision: OtherDecision) -> list[str]:
     for condition in decision.conditions:
         lines += filled(f"the node is to be marked: {condition}", "  ")
     return lines
+
+
+# Pods that something is done to beside cgroup files: what is taken from each, or the group that gets its tasks.
+def _acted_on(decision: OtherDecision, count: int) -> list[str]:
+    shown, more = decision.pods[:count], max(len(decision.pods) - count, 0) + decision.more_pods
+    columns = [(heading, cell) for heading, cell in _ACTIONS if any(cell(each) for each in shown)]
+    rows = [[f"  {each.namespace}/{each.name}", *(cell(each) or "-" for _, cell in columns)] for each in shown]
+    lines = table_lines(["  pod", *(heading for heading, _ in columns)], rows, left=0) if shown else []
+    if any(each.tasks is not None for each in shown):
+        lines.append("  tasks: threads that are not in the group yet")
+    if any(each.swappiness == 0 for each in shown):
+        lines.append("  page cache alone is taken: nothing is to be swapped out")
+    return [*lines, f"  {more} more pod{'s' if more > 1 else ''}"] if more else lines
 
 
 def _numbers(feature: FeaturePlan, said: str) -> list[str]:
