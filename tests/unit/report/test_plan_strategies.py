@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.node_plan import NodePlan, decide_node
+from koordebpf.policy.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.policy.proactive_reclaim.strategy import ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim
+from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.headline import headline
 from koordebpf.report.pages.plan import plan_page
+from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
@@ -21,10 +24,12 @@ from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.proactive_reclaim import ReclaimMeasured, SwapState, TrimmedPod
 from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, PodTasks, ResctrlMeasured
 from koordebpf.store.v1.encode import node_plan_json
+from koordebpf.tools.plan import read_case
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.support.values.builders import frame, pod
 
 EACH = 6 * NS_PER_S
+LONG = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod766b3a82_9d62_406d_ab3d_984b1d7ecfec.slice"
 
 
 def decided(gate: str, names: list[str], states: dict[str, Any] | None = None, **measured: Any) -> NodePlan:
@@ -131,3 +136,50 @@ class TestResctrl:
         assert "  resctrl is not mounted" in plan_page(plan, 10)
         assert json_of(plan, "rdtResctrl")["problems"] == ["resctrl is not mounted"]
         assert "rdtResctrl" not in headline(plan)
+
+
+class TestFiles:
+    def plan(self, pods: int, gate: bool = True, cpus: int = 8) -> NodePlan:
+        """Return the plan of CPUNormalization, or of a stand-in for it: files in long paths."""
+        writes = tuple(CgroupWrite(f"{LONG}{each}", CgroupFile.CPU_SHARES, cpus) for each in range(pods))
+        found = {"hook": OtherDecision(f"runtime hook: {pods} cgroups of pods", writes=writes)} if gate else {}
+        return replace(reclaim({"a": 0}), strategies=found)
+
+    def test_a_long_path_goes_on_behind_a_slash(self) -> None:
+        page = plan_page(self.plan(1), 10)
+        assert f"  {LONG[:41]}\n    {LONG[41:]}0/\n    cpu.shares → 8" in page
+
+    def test_of_many_files_the_first_are_shown(self) -> None:
+        page = plan_page(self.plan(23), 10)
+        assert page.count("cpu.shares") == 20
+        assert page.endswith("  3 more files: --json has all")
+        assert max(map(len, page.splitlines())) <= 80
+
+    def test_what_another_setting_changes_is_shown_file_by_file(self) -> None:
+        page = diff_page(plan_diff(self.plan(2), self.plan(3, cpus=9)))
+        assert page.count("~ kubepods") == 2
+        assert page.count("+ kubepods") == 1
+        assert "cpu.shares: 8 → 9" in " ".join(page.split())
+        assert "hook\n  before: runtime hook: 2 cgroups of pods\n  after:  runtime hook: 3 cgroups of pods\n" in page
+        assert "hook\n" not in diff_page(plan_diff(self.plan(2), self.plan(2)))
+
+    def test_a_gate_that_is_switched_on_or_off_is_named(self) -> None:
+        page = diff_page(plan_diff(self.plan(1, gate=False), self.plan(1)))
+        assert "hook\n  before: its feature gate is off\n  after:  runtime hook: 1 cgroups of pods\n  + kube" in page
+        page = diff_page(plan_diff(self.plan(1), self.plan(1, gate=False)))
+        assert "  after:  its feature gate is off\n  - kube" in page
+
+    def test_who_gives_how_much_stands_in_a_comparison(self) -> None:
+        page = diff_page(plan_diff(reclaim({"a": 0}), reclaim({"a": 800})))
+        assert page.endswith("  pod        taken\n  spark/a  8.0 MiB")
+
+
+def test_a_frame_of_one_moment_carries_what_strategies_remember() -> None:
+    made = frame([pod("a", uid="a", qos="BE")], gates={"ProactiveReclaim": True})
+    pods = (TrimmedPod("a", 1, "kubepods/poda", 2 * GIB, 800 * MIB, 0, 0, 0),)
+    measured = replace(made.measured, proactive_reclaim=ReclaimMeasured(NS_PER_S + EACH, pods))
+    state = ReclaimState({"a": PodTrim(NS_PER_S, 0, 0, scale=1.0)}, at_ns=NS_PER_S)
+    raw = encode_frame(replace(made, measured=measured, states={"proactiveReclaim": state}))
+    (taken,) = read_case(raw, "-").plan().strategies["proactiveReclaim"].pods
+    assert taken.reclaim_bytes == 8 * MIB
+    assert b'"states"' not in encode_frame(made)
