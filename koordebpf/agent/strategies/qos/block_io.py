@@ -66,6 +66,7 @@ def open_block_io(given: OpenWith) -> BlockIOPart | None:
 
     settings, watch = settings_of(BLOCK_IO, given.config), given.measuring.watch
     collector = BlockIOCollector(watch.index, given.measuring.known, mount, settings.kubelet_dir)
+    collector.due = given.due(collector.period_ns)
     metrics = BlockIOMetrics()
     given.metrics.node.qos.append(metrics)
     return BlockIOPart(collector, metrics)

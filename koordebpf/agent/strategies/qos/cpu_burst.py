@@ -88,5 +88,6 @@ def open_cpu_burst(given: OpenWith) -> CpuBurstPart | None:
         BurstCollector(watch.index, given.measuring.known, mounts, watch.scope.node_path), throttling, metrics
     )
     given.stack.callback(part.close)
-    throttling.start()
+    if not given.is_one_frame:
+        throttling.start()
     return part

@@ -68,7 +68,8 @@ def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:
 
     watch = given.measuring.watch
     directories = HookCollector(watch.index, given.measuring.known, memory, watch.scope.node_path)
-    directories.admits_all = given.writer.is_journalled
+    directories.due = given.due(directories.period_ns)
+    directories.admits_all = given.writer.is_journalled or given.is_one_frame
     collector = MemoryQosCollector(directories, memory, watch.scope.node_path)
     given.stack.callback(collector.close)
     return MemoryQosPart(collector, given.metrics)

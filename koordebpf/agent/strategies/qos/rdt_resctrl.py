@@ -6,7 +6,7 @@ Schemata are written as files of any other strategy are, by `OwnStrategies`: in 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -33,19 +33,24 @@ class RdtResctrlPart(ReportingPart):
         known: of the cluster.
         collector: of what resctrl has.
         groups: that this agent makes.
+        others: names of those that another agent of this node has made: a frame is made beside it.
     """
 
-    def __init__(self, known: Known, collector: ResctrlCollector, groups: ResctrlGroups) -> None:
+    def __init__(
+        self, known: Known, collector: ResctrlCollector, groups: ResctrlGroups, others: Collection[str] = ()
+    ) -> None:
         super().__init__("resctrl")
         self._known = known
         self._collector = collector
         self._groups = groups
+        self._others = others
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
         if is_sample or not self._known.is_whole:
             return measured
-        return replace(measured, resctrl=self._collector.measure(self._known.spec, self._groups.made))
+        made = {*self._groups.made, *self._others}
+        return replace(measured, resctrl=self._collector.measure(self._known.spec, made))
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Make, fill and remove groups."""
@@ -69,7 +74,7 @@ def open_rdt_resctrl(given: OpenWith) -> RdtResctrlPart | None:
     is_on = bool(given.config.feature_gates.get(RDT_RESCTRL.gate))
     if not is_on and (record is None or not record.exists()):
         return None
-    from koordebpf.act.resctrl.groups import ResctrlGroups
+    from koordebpf.act.resctrl.groups import ResctrlGroups, recorded_groups
     from koordebpf.collect.resctrl.collector import RESCTRL, ResctrlCollector
 
     mounts, watch = find_controllers(), given.measuring.watch
@@ -78,6 +83,8 @@ def open_rdt_resctrl(given: OpenWith) -> RdtResctrlPart | None:
     if not is_on:
         groups.restore(time.monotonic_ns())
         return None
-    part = RdtResctrlPart(given.measuring.known, ResctrlCollector(RESCTRL, watch.index), groups)
+    collector = ResctrlCollector(RESCTRL, watch.index, counted_in=hierarchy if given.is_one_frame else None)
+    others = recorded_groups(given.beside / GROUPS) if given.beside is not None else ()
+    part = RdtResctrlPart(given.measuring.known, collector, groups, others)
     given.stack.callback(part.close)
     return part
