@@ -6,13 +6,13 @@ Schemata are written as files of any other strategy are, by `OwnStrategies`: in 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from koordebpf.act.resctrl import GROUPS
-from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.resctrl.strategy import RDT_RESCTRL, ResctrlDecision
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from koordebpf.collect.resctrl.collector import ResctrlCollector
 
 
-class RdtResctrlPart(ReportingPart):
+class RdtResctrlPart(StrategyPart[ResctrlDecision]):
     """The part of a round.
 
     Args:
@@ -39,7 +39,7 @@ class RdtResctrlPart(ReportingPart):
     def __init__(
         self, known: Known, collector: ResctrlCollector, groups: ResctrlGroups, others: Collection[str] = ()
     ) -> None:
-        super().__init__("resctrl")
+        super().__init__("resctrl", RDT_RESCTRL, ResctrlDecision)
         self._known = known
         self._collector = collector
         self._groups = groups
@@ -53,15 +53,16 @@ class RdtResctrlPart(ReportingPart):
         return replace(measured, resctrl=self._collector.measure(self._known.spec, made))
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
-        """Make, fill and remove groups."""
+        """Make, fill and remove groups; all are removed where the gate is off."""
+        super().carry_out(decisions, view)
         made = decisions.get(RDT_RESCTRL.name)
-        if isinstance(made, ResctrlDecision) and made.skipped is None:
-            self._groups.apply(made.groups, made.members, view.now_ns)
-            self.report(made.problems, view.now_ns)
-            return
         if made is not None and made.skipped == GATE_OFF:
             self._groups.restore(view.now_ns)
-        self.report(None, view.now_ns)
+
+    def take(self, made: ResctrlDecision, now_ns: int) -> Iterable[str]:
+        """Make, fill and remove groups."""
+        self._groups.apply(made.groups, made.members, now_ns)
+        return made.problems
 
     def close(self) -> None:
         """Remove the groups."""
