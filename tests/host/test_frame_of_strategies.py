@@ -37,7 +37,7 @@ def test_every_strategy_is_due_and_sees_all_pods(node: NodeCgroup, tmp_path: Pat
     qos = MemoryQosNode(node)
     names = [f"more-{each}" for each in range(MORE_PODS)]
     for name in names:
-        node.add_pod(name)
+        node.add_pod(name, be=False)
     before = qos.texts()
     frame = koordebpf("top", "--frame", *qos.arguments(tmp_path))
     strategies = planned(frame)
@@ -49,7 +49,7 @@ def test_every_strategy_is_due_and_sees_all_pods(node: NodeCgroup, tmp_path: Pat
     assert "memoryQos\n  memory QoS: " in page
     assert max(map(len, page.splitlines())) <= 80
     made = json.loads(koordebpf("plan", "-", "--config", config, "--json", given=frame))["strategies"]["memoryQos"]
-    wanted = {node.pod_paths[name].name for name in ("ls", "be", *(names if qos.version == 2 else ()))}
+    wanted = {node.pod_paths[name].name for name in ("ls", *names)}
     assert {path.split("/")[-1] for path in (each["path"] for each in made["writes"])} >= wanted
     assert qos.texts() == before
 

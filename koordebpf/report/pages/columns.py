@@ -48,7 +48,7 @@ def filled(text: str, indent: str = "") -> list[str]:
 
 
 class _PathWrapper(textwrap.TextWrapper):
-    # A path that is longer than a line goes on after a slash.
+    # A path that is longer than a line is broken behind a slash.
     wordsep_simple_re = re.compile(r"([ ]+|(?<=/)(?=[^ ]))")
 
 

@@ -145,7 +145,7 @@ class TestFiles:
         found = {"hook": OtherDecision(f"runtime hook: {pods} cgroups of pods", writes=writes)} if gate else {}
         return replace(reclaim({"a": 0}), strategies=found)
 
-    def test_a_long_path_goes_on_behind_a_slash(self) -> None:
+    def test_a_long_path_is_broken_behind_a_slash(self) -> None:
         page = plan_page(self.plan(1), 10)
         assert f"  {LONG[:41]}\n    {LONG[41:]}0/\n    cpu.shares → 8" in page
 
