@@ -40,9 +40,11 @@ def open_recorder(config: AgentConfig, scope: NodeScope, node: str) -> Recorder 
         log.warning("rounds are not recorded: %s", missing)
         return None
 
+    from koordebpf.kernel.cgroup.kill import raise_thread_priority
     from koordebpf.store.recorder.recorder import Recorder
 
-    return Recorder(_open_store(config, scope, node))
+    store = _open_store(config, scope, node)
+    return Recorder(store, begin=raise_thread_priority) if config.lock_memory else Recorder(store)
 
 
 def _open_store(config: AgentConfig, scope: NodeScope, node: str) -> Store:

@@ -22,9 +22,10 @@ and what changes stands side by side.
 
 Beside the evictions it shows what best-effort pods would be left of the CPUs: which amount, out of what, and which
 files would be written. Without the frame's `suppression` that is the first decision of an agent that has just
-started. Of each other strategy whose feature gate is on it shows why and what it would write, in a round in which
-it is due: most are due each 10 s, and `top --frame` measures for none of them. With a --config whose deadMan.action
-is count or kill it shows whom the dead man's switch would kill, and why.
+started. Of each other strategy whose feature gate is on it shows why, what it would write, and of which pods it
+would take memory or move tasks. In a frame of `top --frame` each of them is due; in a round of an agent those are
+that measured in it, most each 10 s. With a --config whose deadMan.action is count or kill it shows whom the dead
+man's switch would kill, and why.
 
 \b
 Examples:
@@ -37,6 +38,7 @@ Examples:
   tail -n 1 frames.jsonl | koordebpf plan -
   koordebpf plan node.rounds --decision 3
   koordebpf plan incident.json --feature-gates MemoryEvict=true
+  koordebpf top --frame | koordebpf plan - --feature-gates CPUBurst=true
   koordebpf plan --schema frame > frame.schema.json
 """
 

@@ -42,6 +42,9 @@ Names, QoS and the threshold come from the agent on this node, where one runs (r
 or key l) charges each stall of the last minute to its cause: a limit, or those that grew while the node was short,
 page cache included, beyond their requests.
 
+--frame measures for every strategy, whatever its feature gate: koordebpf plan - --feature-gates NAME=true shows what
+it would do now. It takes two looks, --interval apart; what an agent remembers over minutes is not in such a frame.
+
 Above the table stands, where best-effort pods have CPU files, what they use of the CPUs or the quota that they may
 have at most, and what the whole node uses.
 
@@ -94,7 +97,15 @@ Examples:
 @click.option("--once", is_flag=True, help="Print one page and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a page; with --once, one.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of that object, and end.")
-@click.option("--frame", "as_frame", is_flag=True, help="Print this moment as a frame for `koordebpf plan`, and end.")
+@click.option(
+    "--frame",
+    "as_frame",
+    is_flag=True,
+    help="Print this moment as a frame for `koordebpf plan`; all strategies are due.",
+)
+@click.option(
+    "--config", metavar="CONFIG.yaml", help="With --frame: the agent's gates and settings; default: its defaults."
+)
 @click.option("--replay", metavar="FILE|FOLDER", help="Show a recording, not this moment.")
 @click.option("--at", metavar="TIME", help="With --replay: the last round at or before this time; default: the last.")
 @click.option(
@@ -119,6 +130,7 @@ def top(
     as_json: bool,
     schema: bool,
     as_frame: bool,
+    config: str | None,
     replay: str | None,
     at: str | None,
     backend: WantedBackend | None,
@@ -138,6 +150,8 @@ def top(
             raise click.UsageError("--replay shows pods: it excludes --level, --frame and --pods")
         _show_recording(replay, at, choice, rows, once=once, as_json=as_json)
         return
+    if config is not None and not as_frame:
+        raise click.UsageError("--config needs --frame")
     if at is not None:
         raise click.UsageError("--at needs --replay")
 
@@ -151,7 +165,7 @@ def top(
     hint = _NO_NAMES.format(run_dir=run_dir)
     with NodeWatch(scope, names, 1 << 62, backend=backend) as watch:
         if as_frame:
-            _print_frame(watch, interval, choice)
+            _print_frame(watch, interval, run_dir, config)
         elif not (once or as_json) and sys.stdout.isatty() and can_redraw():
             _show(watch, interval, choice, rows, hint)
         else:
@@ -217,12 +231,17 @@ def _show_recording(path: str, at: str | None, choice: Choice, rows: int | None,
                 _echo_page(moment.page, moment.choice, rows, moment.around)
 
 
-def _print_frame(watch: NodeWatch, interval: float, choice: Choice) -> None:
-    from koordebpf.collect.frame import frame_of
-    from koordebpf.policy.strategies import FEATURE_GATES
+def _print_frame(watch: NodeWatch, interval: float, run_dir: Path, config: str | None) -> None:
+    from koordebpf.agent.config.file import read_config
+    from koordebpf.agent.config.settings import agent_config
+    from koordebpf.agent.lifecycle.node_lock import folder_of
+    from koordebpf.cli.inputs import read_input
     from koordebpf.state.frame import encode_frame
-    from koordebpf.tools.top.looks import looks
+    from koordebpf.tools.top.one_frame import one_frame
 
-    for look in looks(watch, interval, choice, once=True):
-        frame = frame_of(look.cluster, look.measured, feature_gates=FEATURE_GATES, executor="cgroup")
-        echo_json(encode_frame(frame))
+    settings = agent_config({} if config is None else read_config(config, read_input(config)))
+    made = one_frame(watch, interval, settings, folder_of(run_dir, watch.scope))
+    if made is not None:
+        echo_json(encode_frame(made.frame))
+        for problem in made.problems:
+            echo(f"koordebpf: not measured: {problem}", err=True)

@@ -16,7 +16,7 @@ from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.slo.pods.qos import koord_qos, koord_qos_or_default
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.proactive_reclaim import ReclaimMeasured, SwapState, TrimmedPod
+from koordebpf.state.proactive_reclaim import NO_RECLAIM_V1, ReclaimMeasured, SwapState, TrimmedPod
 from koordebpf.units import NS_PER_S
 
 RECLAIM_FILE = "memory.reclaim"
@@ -52,7 +52,7 @@ class ReclaimCollector(Closing):
         self.mount_point = hierarchy.mount_point
         self._label = label
         self._soft_limits = soft_limits
-        self._due = Due(self.period_ns)
+        self.due = Due(self.period_ns)
         self._meminfo = Meminfo()
         self._files = PodFiles(index, known, hierarchy)
         self.takes_swappiness = _release() >= _TAKES_SWAPPINESS
@@ -62,12 +62,11 @@ class ReclaimCollector(Closing):
 
         Cost:    25 µs a pod that may be trimmed, 6 µs one that must not stall.
         """
-        if not self._known.is_whole or not self._due.is_nearly_due(now_ns):
+        if not self._known.is_whole or not self.due.is_nearly_due(now_ns):
             return None
-        self._due.done(now_ns)
+        self.due.done(now_ns)
         if self._hierarchy.version == 1 and not self._soft_limits:
-            weaker = "strategies.proactiveReclaim.softLimits is weaker"
-            return ReclaimMeasured(now_ns, lacks=f"cgroup v1 has no {RECLAIM_FILE}: {weaker}")
+            return ReclaimMeasured(now_ns, lacks=NO_RECLAIM_V1)
         trimmed: list[TrimmedPod] = []
         sensitive: dict[str, int] = {}
         seen: set[int] = set()

@@ -13,10 +13,10 @@ from koordebpf.policy.detect.stall_evict import stall_evict
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.plan import Plan
+from koordebpf.policy.plan import Plan, PodAction
 from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
 from koordebpf.policy.strategies import OWN_STRATEGIES, StrategySettings, decide_strategies
-from koordebpf.policy.strategy import GATE_OFF
+from koordebpf.policy.strategy import GATE_OFF, Decision
 from koordebpf.policy.suppress.explained import ExplainedSuppression, explained_suppression
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.tick_frame import TickSettings
@@ -24,15 +24,24 @@ from koordebpf.state.pods.exemptions import judged
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 
+_MOST_PODS = 100  # Why: a page for people, and what kubelet admits by default
+
 
 class OtherDecision(msgspec.Struct, frozen=True):
-    """What a strategy beside evictions and suppression decides; what it demands of pods is in the features."""
+    """What a strategy beside evictions and suppression decides; what it demands of pods is in the features.
+
+    `pods` is what it does to pods beside cgroup files, in the order in which it decided, the first 100 of them;
+    `more_pods` are left out. `problems`: what it cannot use.
+    """
 
     reason: str
     skipped: str | None = None
     writes: tuple[CgroupWrite, ...] = ()
     sysctls: tuple[SysctlWrite, ...] = ()
     conditions: tuple[str, ...] = ()
+    pods: tuple[PodAction, ...] = ()
+    more_pods: int = 0
+    problems: tuple[str, ...] = ()
 
 
 class NodePlan(Plan, frozen=True, kw_only=True):
@@ -67,8 +76,22 @@ def decide_node(
     suppression = explained_suppression(view, suppress, view.suppression or SuppressState())
     stalls = stall_evict(view, eviction.stall.full_percent, eviction.stall.seconds, strict=eviction.strict_compat)
     shown = {
-        each.name: OtherDecision(made.reason, made.skipped, made.writes, made.sysctls, made.conditions)
+        each.name: _other(made, view)
         for each in OWN_STRATEGIES
         if (made := decisions.get(each.name)) is not None and made.skipped != GATE_OFF
     }
     return NodePlan(**msgspec.structs.asdict(plan), suppression=suppression, stall_net=stalls, strategies=shown)
+
+
+def _other(made: Decision[Any], view: NodeView) -> OtherDecision:
+    pods = made.pod_actions(view)
+    return OtherDecision(
+        made.reason,
+        made.skipped,
+        made.writes,
+        made.sysctls,
+        made.conditions,
+        pods[:_MOST_PODS],
+        max(len(pods) - _MOST_PODS, 0),
+        getattr(made, "problems", ()),
+    )

@@ -119,6 +119,22 @@ class RungAction(msgspec.Struct, frozen=True, gc=False):
     reclaim_bytes: int | None = None
 
 
+class PodAction(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a strategy does to one pod beside cgroup files. None: not that.
+
+    `reclaim_bytes`  are taken from it; `swappiness` as `memory.reclaim` takes it, None: the kernel balances by itself.
+    `resctrl_group`  gets its tasks, and `tasks` are how many are not in it yet, None: they were not counted.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    reclaim_bytes: int | None = None
+    swappiness: int | None = None
+    resctrl_group: str | None = None
+    tasks: int | None = None
+
+
 class RungPlan(msgspec.Struct, frozen=True):
     """What one rung of the ladder would do about the victims, whether it is configured or not."""
 

@@ -14,7 +14,7 @@ import msgspec
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
-from koordebpf.policy.plan import Candidate, Excluded
+from koordebpf.policy.plan import Candidate, Excluded, PodAction
 from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
 from koordebpf.state.view import KillerName, NodeView
 
@@ -76,6 +76,10 @@ class Decision(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     sysctls: tuple[SysctlWrite, ...] = ()
     conditions: tuple[str, ...] = ()
     wake_at_ns: int | None = None
+
+    def pod_actions(self, view: NodeView) -> tuple[PodAction, ...]:
+        """Return what is done to pods beside cgroup files, in the order of the decision; `view` names them."""
+        return ()
 
 
 class Strategy(abc.ABC, Generic[S, C]):

@@ -15,7 +15,7 @@ _FIELDS = {name.lower(): name for name in ResourceThresholdStrategy.__struct_fie
 
 def headline(plan: NodePlan) -> str:
     """Return the plan's sentence; where nothing is evicted, what else would be done stands before it."""
-    done = [*_suppressed(plan), *_written(plan)]
+    done = [*_suppressed(plan), *_written(plan), *_acted_on(plan)]
     if not done or any(feature.victims for feature in plan.features) or not plan.sentence.startswith(_NOTHING):
         return plain_words(plan.sentence)
     return f"{'; '.join(done)}; no eviction: {plain_words(plan.sentence.removeprefix(_NOTHING))}"
@@ -48,3 +48,12 @@ def _suppressed(plan: NodePlan) -> list[str]:
 def _written(plan: NodePlan) -> list[str]:
     counts = {name: len(each.writes) + len(each.sysctls) for name, each in plan.strategies.items()}
     return [f"{name} writes {count} file{'s' if count > 1 else ''}" for name, count in counts.items() if count]
+
+
+def _acted_on(plan: NodePlan) -> list[str]:
+    said = []
+    for name, each in plan.strategies.items():
+        if count := len(each.pods) + each.more_pods:
+            verb = "takes memory" if each.pods[0].reclaim_bytes is not None else "moves tasks"
+            said.append(f"{name} {verb} of {count} pod{'s' if count > 1 else ''}")
+    return said

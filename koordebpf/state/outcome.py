@@ -43,8 +43,8 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.result in (Result.DONE, Result.SENT) and self.killed_tasks != 0
 
 
-class HookCalled(msgspec.Struct, frozen=True):
-    """What became of one call of a hook around an eviction (`evictionHooks`).
+class HookResult(msgspec.Struct, frozen=True):
+    """The result of one call of a hook around an eviction (`evictionHooks`).
 
     `outcome` dropped: it was not called, because too many calls were before it. `detail`: why not well, as a sentence.
     """

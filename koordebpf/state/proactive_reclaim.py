@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+NO_RECLAIM_V1 = "cgroup v1 has no memory.reclaim: strategies.proactiveReclaim.softLimits is weaker"
+
 
 class TrimmedPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """One pod that may be trimmed. Bytes; counts since its cgroup was made, children included.

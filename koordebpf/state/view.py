@@ -7,7 +7,7 @@ the agent, `plan` and later `replay` go the same way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -95,6 +95,8 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     none in the namespaces of these pods. `namespaces` are those of these pods, for their labels; of one that is left
     out nothing is known. `strategyInForce` is what an agent went by, after unusable parts of `nodeSLO` were replaced by
     the last good ones; null: there was none. Where it is set, `nodeSLO` and `sloControllerConfig` are not read.
+    `states` is what strategies remembered, by name, of a frame of one moment (`koordebpf top --frame`); of a round of
+    an agent its tick has them.
     """
 
     schema: Literal["koordebpf.frame/v1"]
@@ -119,6 +121,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     namespaces: tuple[Namespace, ...] = ()
     strategyInForce: ResourceThresholdStrategy | msgspec.UnsetType | None = msgspec.UNSET
     killed: tuple[str, ...] = ()  # uids of pods that an agent killed and that have had no process since
+    states: dict[str, Any] = {}
 
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})  # no process is left

@@ -16,7 +16,7 @@ from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.feature_round import evict_message
 from koordebpf.policy.plan import Balance, Candidate, Excluded, FeaturePlan, Plan
 from koordebpf.state.amount import MEMORY
-from koordebpf.state.outcome import HookCalled, Outcome, Result
+from koordebpf.state.outcome import HookResult, Outcome, Result
 
 _BEST = 10  # candidates of the ranking that a line holds
 
@@ -64,7 +64,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
     id: str = ""
     interrupted: bool = False
     undecided_namespaces: tuple[str, ...] = ()  # as in the plan, the first ten
-    hooks: tuple[HookCalled, ...] = ()  # calls that have ended; of a running agent alone, no line of the log has them
+    hooks: tuple[HookResult, ...] = ()  # calls that have ended; of a running agent alone, no line of the log has them
 
 
 class OpenPlan:

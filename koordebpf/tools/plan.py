@@ -102,7 +102,8 @@ def read_case(raw: bytes, path: str) -> Case:
     Raises:  ConfigError: names the place in the file, the value and the rule.
     """
     if not is_recorded_tick(raw):
-        return Case(decode_frame(raw, path))
+        frame = decode_frame(raw, path)
+        return Case(frame, states=frame.states)
     return case_of_tick(decode_tick(raw, path).tick, path)
 
 

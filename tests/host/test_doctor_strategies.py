@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.node_files.strategy_files import PARTS
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
+from koordebpf.kernel.node_files.strategy_files import PARTS, support_of_strategies
 
 ROOT = Path(__file__).parents[2]
 DEAD_MAN = "dead man's switch"
@@ -54,3 +54,16 @@ def test_what_is_off_has_no_line_and_costs_no_health(tmp_path: Path) -> None:
 def test_the_dead_mans_switch_is_tried_where_it_is_asked_for(tmp_path: Path) -> None:
     report = examined(tmp_path, "deadMan: {action: count}")
     assert DEAD_MAN in {each["signal"] for each in report["sources"]}
+
+
+def test_a_hierarchy_without_the_pods_directory_says_nothing_of_the_kernel(tmp_path: Path) -> None:
+    pod, mounts = Path("kubepods/poda"), {"cpu": ControllerMount(1, tmp_path)}
+    gates = {"CPUNormalization": True}
+    (line,) = support_of_strategies(gates, pod, mounts)
+    assert (line.works, line.reason) == (False, f"scale the quota: there is no {tmp_path}/kubepods/poda")
+    (tmp_path / pod).mkdir(parents=True)
+    (line,) = support_of_strategies(gates, pod, mounts)
+    assert line.reason == "scale the quota: this kernel has no cpu.cfs_quota_us"
+    (tmp_path / pod / "cpu.cfs_quota_us").touch()
+    (line,) = support_of_strategies(gates, pod, mounts)
+    assert line.works

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.resctrl import GROUPS
-from koordebpf.act.resctrl.groups import ResctrlGroups
+from koordebpf.act.resctrl.groups import ResctrlGroups, recorded_groups
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.strategies.qos.resctrl_monitor import ResctrlMonitor
+from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.collect.resctrl.collector import ResctrlCollector
 from koordebpf.collect.resctrl.monitoring import read_monitoring
 from koordebpf.kernel.cgroup.files import Sysctl
@@ -34,7 +35,7 @@ from koordebpf.policy.resctrl.rules import Members
 from koordebpf.report.prom.node import NodeMetrics
 from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, MonitoredDomain
+from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, MonitoredDomain, PodTasks
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
@@ -45,6 +46,7 @@ from tests.support.values.builders import frame
 
 ROOT = Path(__file__).parents[2]
 BE_30 = {"beClass": {"resctrlQOS": {"enable": True, "catRangeEndPercent": 30, "mbaPercent": 45}}}
+POD = "kubepods/besteffort/pod766b3a82-9d62-406d-ab3d-984b1d7ecfec"
 # The mask of 30 % of 11 ways; 45 % rounded up to steps of 10.
 LIMITED = {"L3": dict.fromkeys(DOMAINS, 0xF), "MB": dict.fromkeys(DOMAINS, 50)}
 
@@ -54,6 +56,21 @@ class NoIndex:
 
     def pod_cgroups(self) -> dict[str, int]:
         return {}
+
+
+class OnePod:
+    """Of a node with one pod."""
+
+    uid = "766b3a82-9d62-406d-ab3d-984b1d7ecfec"
+
+    def pod_cgroups(self) -> dict[str, int]:
+        return {self.uid: 7}
+
+    def owner(self, cgroup_id: int) -> Owner:
+        return Owner(cgroup_id, OwnerKind.POD, f"/{POD}")
+
+    def names_to_act_on(self, uid: str) -> frozenset[str]:
+        return frozenset({uid})
 
 
 @pytest.fixture
@@ -322,6 +339,23 @@ class TestCollector:
         assert found.mb == BandwidthInfo(10, 10, "percent", 100, DOMAINS)
         assert (found.groups, found.foreign, found.problem) == (("BE",), ("LS",), "")
         assert (found.classes["BE"].mbaPercent, found.classes["LS"].enable) == (45, False)
+
+    def test_for_a_frame_the_tasks_of_each_pod_are_counted(
+        self, root: Path, pods: Path, sleepers: Sleepers, tmp_path: Path
+    ) -> None:
+        rig = Rig(root, pods, tmp_path)
+        sleepers.start(f"{POD}/c1", threads=3)
+        rig.groups.apply(("BE",), (Members("BE", (POD,)),), 0)
+        index = OnePod()
+        collector = ResctrlCollector(root, index, counted_in=pods)  # type: ignore[arg-type]
+        made = recorded_groups(rig.record)
+        assert collector.measure(None, made).tasks == {index.uid: PodTasks(3, {"BE": 3})}
+        sleepers.start(f"{POD}/c2", threads=2)
+        found = collector.measure(None, made)
+        assert (found.groups, found.foreign) == (("BE",), ())
+        assert found.tasks == {index.uid: PodTasks(5, {"BE": 3})}
+        assert not ResctrlCollector(root, index).measure(None, made).tasks  # type: ignore[arg-type]
+        assert recorded_groups(tmp_path / "none") == frozenset()
 
     @pytest.mark.parametrize(
         ("vendor", "options", "unit", "most"),

@@ -9,7 +9,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.suppress.kept import KeptSuppression, adopted
 from koordebpf.policy.suppress.round import plan_suppress
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.state.cpu.measured import BeCgroup, CpuManager, HostApplicationCpu, LackingHierarchy, OtherPodsCpu
+from koordebpf.state.cpu.measured import BeCgroup, CpuManager, HostApplicationCpu, MissingDirectory, OtherPodsCpu
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.builders import NOW_NS, pod
@@ -30,7 +30,7 @@ from tests.support.values.machines import machine, without
 CPUS, QUOTA, IDLE = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_QUOTA, CgroupFile.CPU_IDLE
 USING = SuppressState(cpuset="using", quota="recovered")
 BY_QUOTA = {"cpuSuppressPolicy": "cfsQuota"}
-CPU, CPUSET = LackingHierarchy("cpu", "/a"), LackingHierarchy("cpuset", "/c")
+CPU, CPUSET = MissingDirectory("cpu", "/a"), MissingDirectory("cpuset", "/c")
 
 
 def lsr(name: str, cpus: str, qos: str = "LSR"):
@@ -381,10 +381,10 @@ class TestOff:
     @pytest.mark.parametrize(
         ("view", "word", "hierarchies", "paths"),
         [
-            (node(be_cgroups=(), be_lacking=(CPUSET,)), "no_best_effort", "cpuset hierarchy", "no /c"),
-            (node(strategy=BY_QUOTA, has_quota=False, be_lacking=(CPU,)), "no_quota", "cpu hierarchy", "no /a"),
+            (node(be_cgroups=(), be_missing=(CPUSET,)), "no_best_effort", "cpuset hierarchy", "no /c"),
+            (node(strategy=BY_QUOTA, has_quota=False, be_missing=(CPU,)), "no_quota", "cpu hierarchy", "no /a"),
             (
-                node(be_cgroups=(), be_lacking=(CPU, CPUSET)),
+                node(be_cgroups=(), be_missing=(CPU, CPUSET)),
                 "no_best_effort",
                 "cpu and cpuset hierarchies",
                 "no /a and no /c",

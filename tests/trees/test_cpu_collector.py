@@ -21,7 +21,7 @@ from koordebpf.state.cpu.measured import (
     BeQuota,
     CpuManager,
     HostApplicationCpu,
-    LackingHierarchy,
+    MissingDirectory,
     OtherPodsCpu,
     PodCpu,
 )
@@ -321,7 +321,7 @@ def test_without_best_effort_pods(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("without", "lacking"),
+    ("without", "missing"),
     [
         (("cpuset",), ("cpuset",)),
         (("cpu",), ("cpu",)),
@@ -330,7 +330,7 @@ def test_without_best_effort_pods(tmp_path):
         ((), ()),
     ],
 )
-def test_on_v1_hierarchies_without_the_best_effort_directory_are_named(tmp_path, without, lacking):
+def test_on_v1_hierarchies_without_the_best_effort_directory_are_named(tmp_path, without, missing):
     node = Node(tmp_path, 1)
     node.mounts["memory"] = ControllerMount(1, tmp_path / "cgroup/memory")
     (tmp_path / "cgroup/memory" / BE).mkdir(parents=True)
@@ -338,8 +338,8 @@ def test_on_v1_hierarchies_without_the_best_effort_directory_are_named(tmp_path,
         shutil.rmtree(tmp_path / "cgroup" / controller / BE)
     with node.collector() as collector:
         measured = collector.collect(0, node_series())
-    paths = {each: str(tmp_path / "cgroup" / each / BE) for each in lacking}
-    assert measured.be_lacking == tuple(LackingHierarchy(each, path) for each, path in paths.items())
+    paths = {each: str(tmp_path / "cgroup" / each / BE) for each in missing}
+    assert measured.be_missing == tuple(MissingDirectory(each, path) for each, path in paths.items())
     assert bool(measured.be_cgroups) == ("cpuset" not in without)
 
 

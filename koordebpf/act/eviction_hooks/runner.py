@@ -15,7 +15,7 @@ from koordebpf.act.eviction_hooks.ran import OUTCOMES, CallOutcome, Hook, Ran
 from koordebpf.act.eviction_hooks.settings import CommandHook, EvictionHookSettings, WebhookHook, When
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.printable import printable
-from koordebpf.state.outcome import HookCalled
+from koordebpf.state.outcome import HookResult
 from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class _Worker:
         self.settings = settings
         self.counts: dict[CallOutcome, int] = dict.fromkeys(OUTCOMES, 0)
         self.spent_ns = 0
-        self.ended: deque[tuple[str, HookCalled]] = deque(maxlen=_REMEMBERED)  # with the decision's id
+        self.ended: deque[tuple[str, HookResult]] = deque(maxlen=_REMEMBERED)  # with the decision's id
         self.problem: str | None = None
         self.is_closing = False
         self._hook = hook
@@ -81,7 +81,7 @@ class _Worker:
 
     def _drop(self, call: _Call) -> None:
         self.counts["dropped"] += 1
-        self.ended.append((call.decision, HookCalled(self.settings.name, call.when, "dropped", 0)))
+        self.ended.append((call.decision, HookResult(self.settings.name, call.when, "dropped", 0)))
 
     def _work(self) -> None:
         if problem := self._hook.problem():
@@ -100,7 +100,7 @@ class _Worker:
         self.counts[ran.ending] += 1
         self.spent_ns += took_ns
         name, said = self.settings.name, printable(ran.output.strip())
-        self.ended.append((call.decision, HookCalled(name, call.when, ran.ending, took_ns, printable(ran.detail))))
+        self.ended.append((call.decision, HookResult(name, call.when, ran.ending, took_ns, printable(ran.detail))))
         if said:
             _log.debug("hook %s said: %s", name, said[:_LOGGED_CHARS])
         if ran.ending == "done":
@@ -138,9 +138,9 @@ class EvictionHooks:
             if self._is_asked(each.settings, when, dry_run):
                 each.put(when, decision, payload)
 
-    def ended(self) -> Mapping[str, Sequence[HookCalled]]:
+    def ended(self) -> Mapping[str, Sequence[HookResult]]:
         """Return the last calls that have ended, by the decision's id, each hook's in their order; from any thread."""
-        found: dict[str, list[HookCalled]] = {}
+        found: dict[str, list[HookResult]] = {}
         for each in self._workers:
             for decision, called in each.ended.copy():
                 found.setdefault(decision, []).append(called)

@@ -15,18 +15,14 @@ from pathlib import Path
 from koordebpf.act.hooks.task_record import TaskRecord
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
-from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.files import Sysctl
-from koordebpf.kernel.cgroup.subtree import directories
+from koordebpf.kernel.cgroup.subtree import task_numbers, tasks_of
 from koordebpf.policy.resctrl.rules import Members
 from koordebpf.units import NS_PER_S
 
 OWNER = "rdtResctrl"
 _LOOK_NS = 10 * NS_PER_S  # Why: tasks inherit their group; what is looked for are pods that are new
 _MOST_MOVED = 512  # in a round. Why: a write takes 2 µs, and as long again where the task runs on another CPU
-_MOST_DIRECTORIES = 256  # of a pod
-_MOST_BYTES = 1 << 18  # of a list: 30,000 tasks. Why: what a tenant makes beyond costs this agent nothing
-_LISTS = ("tasks", "cgroup.threads")  # on cgroup v1 and v2
 
 
 class ResctrlGroups:
@@ -145,9 +141,9 @@ class ResctrlGroups:
         count = 0
         fd = os.open(tasks, os.O_RDWR | os.O_CLOEXEC)
         try:
-            there = _numbers(fd)
+            there = task_numbers(fd)
             for path in paths:
-                new = sorted(_tasks_of(self._hierarchy / path) - there)
+                new = sorted(tasks_of(self._hierarchy / path) - there)
                 for task in new[: most - count]:
                     self._move_one(fd, tasks, task, now_ns)
                 count += len(new)
@@ -180,47 +176,13 @@ class ResctrlGroups:
         self._report(FileChange(str(file), None, "made", result, "resctrl", now_ns, detail, owner=OWNER))
 
 
+def recorded_groups(path: Path) -> frozenset[str]:
+    """Return the names of the groups that a record on disk has; nothing is changed."""
+    return frozenset(TaskRecord(path, dict[str, int]).read())
+
+
 def _inode(group: Path) -> int | None:
     try:
         return group.stat().st_ino
     except OSError:
         return None
-
-
-def _tasks_of(directory: Path) -> set[int]:
-    try:
-        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return set()
-    found: set[int] = set()
-    try:
-        for each in directories(top, _MOST_DIRECTORIES):
-            found |= _listed(each)
-    except (OSError, KoordebpfError):
-        return found
-    finally:
-        os.close(top)
-    return found - {0}  # 0: of a pid namespace that is not seen from here
-
-
-def _listed(directory: int) -> set[int]:
-    for name in _LISTS:
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
-        except FileNotFoundError:
-            continue
-        try:
-            return _numbers(fd)
-        except OSError:  # cgroup v2 has no threads to show of a domain with threaded children
-            return set()
-        finally:
-            os.close(fd)
-    return set()
-
-
-def _numbers(fd: int) -> set[int]:
-    data = b""
-    while len(data) < _MOST_BYTES and (part := os.pread(fd, 1 << 16, len(data))):
-        data += part
-    whole = data[: data.rfind(b"\n") + 1]
-    return {int(line) for line in whole.split() if line.isdigit()}

@@ -53,6 +53,13 @@ def open_katalyst(
     if not config.feature_gates.get(GATE):
         return None
     settings = settings_of(KATALYST_EVICTION, config)
+    collector = open_collector(settings, measuring, stack)
+    effects = KatalystEffects(_open_notifier(config, settings, stack), open_tainters(config, settings, stack), report)
+    return Katalyst(settings, collector, effects, open_plugin_sockets(config, settings, measuring.watch, wake, stack))
+
+
+def open_collector(settings: KatalystSettings, measuring: Measuring, stack: contextlib.ExitStack) -> KatalystCollector:
+    """Return what measures for the manager; the stack closes it."""
     inner = settings.inner
     memory = KatalystMemory(
         measuring.watch,
@@ -61,9 +68,7 @@ def open_katalyst(
     )
     stack.callback(memory.close)
     rootfs = open_rootfs(settings, measuring.watch, stack)
-    collector = KatalystCollector(memory, measuring.known, rootfs, with_links=inner.network.is_on)
-    effects = KatalystEffects(_open_notifier(config, settings, stack), open_tainters(config, settings, stack), report)
-    return Katalyst(settings, collector, effects, open_plugin_sockets(config, settings, measuring.watch, wake, stack))
+    return KatalystCollector(memory, measuring.known, rootfs, with_links=inner.network.is_on)
 
 
 def _open_notifier(config: AgentConfig, settings: KatalystSettings, stack: contextlib.ExitStack) -> PodNotifier | None:

@@ -105,7 +105,8 @@ def open_runtime_hooks(given: OpenWith) -> RuntimeHooks | None:
     from koordebpf.collect.hooks.collector import HookCollector
 
     collector = HookCollector(watch.index, given.measuring.known, mounts.get("cpu"), watch.scope.node_path)
-    collector.admits_all = given.writer.is_journalled
+    collector.due = given.due(collector.period_ns)
+    collector.admits_all = given.writer.is_journalled or given.is_one_frame
     hooks = RuntimeHooks(collector, scores, cookies)
     given.stack.callback(hooks.close)
     return hooks

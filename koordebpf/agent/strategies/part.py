@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import abc
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
+from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.report.log.problems import ProblemLog
+from koordebpf.state.view import NodeView
+
+D = TypeVar("D", bound=Decision[Any])
 
 
 class RegularPart:
@@ -38,3 +44,30 @@ class ReportingPart(RegularPart):
         for sentence in sentences:
             self._problems.add(self._what, sentence, now_ns)
         self._problems.flush(now_ns)
+
+
+class StrategyPart(ReportingPart, abc.ABC, Generic[D]):
+    """One that serves one strategy: acts on its decisions, and logs what they cannot use.
+
+    Args:
+        what: as of `ReportingPart`.
+        strategy: whose decisions are taken.
+        kind: their type.
+    """
+
+    def __init__(self, what: str, strategy: Strategy[Any, Any], kind: type[D]) -> None:
+        super().__init__(what)
+        self._strategy = strategy
+        self._kind = kind
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """As `RoundPart.carry_out`."""
+        made = decisions.get(self._strategy.name)
+        problems = None
+        if isinstance(made, self._kind) and made.skipped is None:
+            problems = self.take(made, view.now_ns)
+        self.report(problems, view.now_ns)
+
+    @abc.abstractmethod
+    def take(self, made: D, now_ns: int) -> Iterable[str]:
+        """Act on the decision of a round that was judged; return sentences on what it cannot use."""

@@ -24,6 +24,7 @@ from koordebpf.agent.strategies.qos.proactive_reclaim import open_proactive_recl
 from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
 from koordebpf.agent.strategies.qos.resctrl_monitor import open_resctrl_monitor
 from koordebpf.agent.strategies.qos.system_config import open_system_config
+from koordebpf.clock import Due
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.metrics import AgentMetrics
@@ -65,6 +66,8 @@ class OpenWith:
         report: gets each change that is made beside cgroup files.
         metrics: of the agent.
         stack: closes parts.
+        beside: for a frame of one moment, the folder of the agent that may act on the node: each look is due and takes
+            in all pods, and nothing is carried out. None: this is an agent.
     """
 
     config: AgentConfig
@@ -75,6 +78,16 @@ class OpenWith:
     report: Callable[[FileChange], None]
     metrics: AgentMetrics
     stack: contextlib.ExitStack
+    beside: Path | None = None
+
+    @property
+    def is_one_frame(self) -> bool:
+        """Whether nothing but a frame is made of what is measured."""
+        return self.beside is not None
+
+    def due(self, period_ns: int) -> Due:
+        """Return when a collector of this period looks: for a frame of one moment whenever it is asked."""
+        return Due(0 if self.is_one_frame else period_ns)
 
 
 # Each returns None where its feature gate is off, and loads nothing then.

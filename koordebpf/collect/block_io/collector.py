@@ -58,7 +58,7 @@ class BlockIOCollector:
         self._pods_dir = f"{kubelet_dir.rstrip('/')}/pods"
         self._sysfs = sysfs
         self._mountinfo = mountinfo
-        self._due = Due(self.period_ns)
+        self.due = Due(self.period_ns)
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
 
     def measure(self, now_ns: int) -> BlockIOMeasured | None:
@@ -72,11 +72,11 @@ class BlockIOCollector:
         if not self._known.is_whole:
             return None
         seen = self._directories.inputs
-        if is_same(seen, self._seen) and not self._due.is_nearly_due(now_ns):
+        if is_same(seen, self._seen) and not self.due.is_nearly_due(now_ns):
             return None
         measured = self._measured()
         self._seen = seen
-        self._due.done(now_ns)
+        self.due.done(now_ns)
         return measured
 
     def _measured(self) -> BlockIOMeasured:

@@ -27,7 +27,7 @@ from koordebpf.state.cpu.measured import (
     CpuMeasured,
     CpuUsage,
     HostApplicationCpu,
-    LackingHierarchy,
+    MissingDirectory,
     OtherPodsCpu,
     PodCpu,
 )
@@ -158,7 +158,7 @@ class CpuCollector(Closing):
             usage=usage,
             be_cgroups=be_cgroups,
             be_parent_cpus=None if parent is None else self._files.read(parent, CgroupCpu.cpus),
-            be_lacking=() if be_cgroups and be_quota is not None else self._lacking(),
+            be_missing=() if be_cgroups and be_quota is not None else self._missing(),
             be_quota=be_quota,
             manager=self._manager.read(),
             be_idle=None if root is None else self._files.read(root, CgroupCpu.idle),
@@ -186,12 +186,12 @@ class CpuCollector(Closing):
         return None if found is None else BeQuota(found.quota_us, found.period_us)
 
     # A directory that no hierarchy has is gone.
-    def _lacking(self) -> tuple[LackingHierarchy, ...]:
+    def _missing(self) -> tuple[MissingDirectory, ...]:
         root, mounts = self._owners.root, self._files.mounts
         v1 = {name: mounts[name] for name in _HIERARCHIES if name in mounts and mounts[name].version == 1}
         paths = {} if root is None else {name: mount.mount_point / root for name, mount in v1.items()}
-        lacking = tuple(LackingHierarchy(name, str(path)) for name, path in paths.items() if not path.is_dir())
-        return lacking if len(lacking) < len(paths) else ()
+        missing = tuple(MissingDirectory(name, str(path)) for name, path in paths.items() if not path.is_dir())
+        return missing if len(missing) < len(paths) else ()
 
     # Of those paths, None: of all.
     def _pods(self, now_ns: int, paths: Collection[str] | None) -> tuple[PodCpu, ...]:

@@ -46,7 +46,7 @@ class HookCollector(Closing):
         self._cpu = cpu
         self._node_path = node_path
         self._topology = CpuTopologyFiles(sysfs)
-        self._due = Due(self.period_ns)
+        self.due = Due(self.period_ns)
         self.admits_all = False  # pods that are new at the first look: their files hold what they are to hold
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
         self._last: HooksMeasured | None = None
@@ -63,7 +63,7 @@ class HookCollector(Closing):
             return None
         seen = self._directories.inputs
         online = self._topology.read().cpus
-        is_due = self._due.is_nearly_due(now_ns) or self._has_more
+        is_due = self.due.is_nearly_due(now_ns) or self._has_more
         last = self._last
         has_same_input = is_same(seen, self._seen)
         if not is_due and has_same_input and last is not None and online == last.online:
@@ -73,7 +73,7 @@ class HookCollector(Closing):
         self._seen = seen
         if not (is_due or is_news):
             return None
-        self._due.done(now_ns)
+        self.due.done(now_ns)
         # The same value again lets everything that was worked out from it be found by identity.
         self._last = last if last is not None and measured == last else measured
         return self._last

@@ -49,7 +49,7 @@ class PageCacheCollector(Closing):
         self._known = known
         self._hierarchy = hierarchy
         self._least_per_s = least_per_s
-        self._due = Due(self.period_ns)
+        self.due = Due(self.period_ns)
         self._vmstat = Vmstat(vmstat)
         self._before: tuple[int, int] | None = None  # when, and the machine's refaults
         self._files = PodFiles(index, known, hierarchy)
@@ -59,9 +59,9 @@ class PageCacheCollector(Closing):
 
         Cost:    30 µs while the machine is calm; else 25 µs a pod.
         """
-        if not self._known.is_whole or not self._due.is_nearly_due(now_ns):
+        if not self._known.is_whole or not self.due.is_nearly_due(now_ns):
             return None
-        self._due.done(now_ns)
+        self.due.done(now_ns)
         if self._is_calm(now_ns) and not self.is_active:
             return None
         pods: list[CachePod] = []

@@ -51,11 +51,12 @@ class StoppableThread(Closing):
         return bool(ready)
 
     def close(self) -> None:
-        """Stop the thread and wait for its end; twice is harmless."""
+        """Stop the thread, where it was started, and wait for its end; twice is harmless."""
         if self._stop_fd < 0:
             return
         os.eventfd_write(self._stop_fd, 1)
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         os.close(self._stop_fd)
         self._stop_fd = -1
 

@@ -95,6 +95,9 @@ PARTS = (
 )  # fmt: skip
 
 
+_NO_DIRECTORY = "The kubelet makes a pod's directory in each hierarchy: restart it, and look again."
+
+
 def file_of(part: StrategyPart, pod: Path, mounts: Mapping[str, ControllerMount]) -> str | None:
     """Return the file by which a part works here; None: there is none.
 
@@ -128,12 +131,24 @@ def support_of_strategies(
             lines.append(SignalSource(part.gate, f"{part.does}: seen once the node has a pod", works=True))
         elif how := file_of(part, pod or Path(), mounts):
             lines.append(SignalSource(part.gate, f"{part.does}: {how}", works=True))
+        elif missing := _missing_directory(part, pod or Path(), mounts):
+            reason = f"{part.does}: there is no {missing}"
+            lines.append(SignalSource(part.gate, "", False, reason, _NO_DIRECTORY, "this part is left out"))
         else:
             name = part.v2 if _version(part, mounts) == 2 else part.v1
             reason = f"{part.does}: {f'this kernel has no {name}' if name else f'only cgroup v2 has {part.v2}'}"
             remedy = part.remedy if name else "Use cgroup v2."
             lines.append(SignalSource(part.gate, "", False, reason, remedy, "this part is left out"))
     return tuple(lines)
+
+
+# Where the hierarchy has no directory of the pod, nothing is known of the kernel's files.
+def _missing_directory(part: StrategyPart, pod: Path, mounts: Mapping[str, ControllerMount]) -> Path | None:
+    mount = _mount_of(part, mounts)
+    if not part.controller or part.is_in_root or mount is None or (part.v1 if mount.version == 1 else part.v2) is None:
+        return None
+    directory = mount.mount_point / pod
+    return None if directory.is_dir() else directory
 
 
 # A soft limit is of v1 as memory.low is of v2: neither is missing where the other one is.

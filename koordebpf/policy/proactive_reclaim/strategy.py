@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.plan import PodAction
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
 from koordebpf.policy.proactive_reclaim.trim import STEP, WHYS, PodTrim, Trim, trim, usable_swap_bytes
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
-from koordebpf.state.proactive_reclaim import ReclaimMeasured, TrimmedPod
+from koordebpf.state.proactive_reclaim import NO_RECLAIM_V1, ReclaimMeasured, TrimmedPod
 from koordebpf.state.view import NodeView
 from koordebpf.units import MIB, NS_PER_US, format_bytes
 
@@ -51,6 +52,15 @@ class ReclaimDecision(Decision[ReclaimState], frozen=True, kw_only=True):
     held_by: str | None = None
     whys: Mapping[str, str] = {}
 
+    def pod_actions(self, view: NodeView) -> tuple[PodAction, ...]:
+        """Return how much is taken from whom."""
+        pods = {pod.uid: pod for pod in view.pods}
+        return tuple(
+            PodAction(pod.uid, pod.namespace, pod.name, reclaim_bytes=each.size_bytes, swappiness=each.swappiness)
+            for each in self.orders
+            if (pod := pods.get(each.uid)) is not None
+        )
+
 
 class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
     """Takes a little from each pod that may be trimmed, and nothing where a latency-sensitive pod stalls."""
@@ -71,6 +81,8 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
             return ReclaimDecision(state=state, reason="proactive reclaim is not due", skipped="not_due")
         if measured.lacks:
             return ReclaimDecision(state=state, reason=measured.lacks, skipped="no_support")
+        if measured.soft_limits and not settings.soft_limits:
+            return ReclaimDecision(state=state, reason=NO_RECLAIM_V1, skipped="no_support")
         terminating = {pod.uid for pod in view.pods if pod.is_terminating} | {each.uid for each in view.pending}
         if measured.soft_limits:
             return _soft_limits([pod for pod in measured.pods if pod.uid not in terminating], settings)

@@ -75,12 +75,25 @@ def _schemata(
             say(f"{path}.mbaPercent: {qos.mbaPercent}: {value}")
 
 
-# A pod's own annotation on resctrl does not count: a best-effort pod would leave its limits by writing one.
-def _members(measured: ResctrlMeasured, pods: Iterable[PodView], groups: Iterable[str]) -> tuple[Members, ...]:
+def pods_of_groups(
+    measured: ResctrlMeasured, pods: Iterable[PodView], groups: Iterable[str]
+) -> tuple[tuple[str, PodView], ...]:
+    """Return the pods whose tasks are to be in these groups, each with its group: group by group, by path.
+
+    A pod's own annotation on resctrl does not count: a best-effort pod would leave its limits by writing one.
+    """
     paths = {each.uid: each.path for each in measured.pods}
-    found: dict[str, list[str]] = {name: [] for name in groups}
+    found: dict[str, list[PodView]] = {name: [] for name in groups}
     for pod in pods:
         group = _GROUP_OF.get(koord_qos_or_default({QOS_LABEL: pod.koord_qos}, pod.kube_qos), "")
         if group in found and pod.uid in paths and pod.phase in LIVE_PHASES:
-            found[group].append(paths[pod.uid])
-    return tuple(Members(name, tuple(sorted(each))) for name, each in found.items() if each)
+            found[group].append(pod)
+    return tuple((name, pod) for name, each in found.items() for pod in sorted(each, key=lambda pod: paths[pod.uid]))
+
+
+def _members(measured: ResctrlMeasured, pods: Iterable[PodView], groups: Iterable[str]) -> tuple[Members, ...]:
+    paths = {each.uid: each.path for each in measured.pods}
+    found: dict[str, list[str]] = {}
+    for name, pod in pods_of_groups(measured, pods, groups):
+        found.setdefault(name, []).append(paths[pod.uid])
+    return tuple(Members(name, tuple(each)) for name, each in found.items())

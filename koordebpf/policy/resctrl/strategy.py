@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from koordebpf.policy.resctrl.rules import Members, resctrl_wanted
+from koordebpf.policy.plan import PodAction
+from koordebpf.policy.resctrl.rules import Members, pods_of_groups, resctrl_wanted
 from koordebpf.policy.resctrl.settings import ResctrlSettings
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.state.view import NodeView
@@ -14,6 +15,22 @@ class ResctrlDecision(Decision[Empty], frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     members: tuple[Members, ...] = ()
     problems: tuple[str, ...] = ()
+
+    def pod_actions(self, view: NodeView) -> tuple[PodAction, ...]:
+        """Return whose tasks are moved to which group, also to one that is to be made first.
+
+        Where tasks were counted, pods without one to move are left out.
+        """
+        measured = view.resctrl
+        if measured is None:
+            return ()
+        found = []
+        for group, pod in pods_of_groups(measured, view.pods, self.groups):
+            counted = measured.tasks.get(pod.uid)
+            tasks = None if counted is None else counted.total - counted.in_groups.get(group, 0)
+            if tasks != 0:
+                found.append(PodAction(pod.uid, pod.namespace, pod.name, resctrl_group=group, tasks=tasks))
+        return tuple(found)
 
 
 class RdtResctrl(Strategy[Empty, ResctrlSettings]):

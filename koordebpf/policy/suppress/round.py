@@ -64,7 +64,7 @@ def plan_suppress(
     if strategy.enable is None:
         return _skip(state, "enable_unset", "resourceUsedThresholdWithBE.enable is not set")
     if be_root(cpu) is None:
-        return _skip(state, "no_best_effort", _lacking(cpu) or "the node has no best-effort directory")
+        return _skip(state, "no_best_effort", _without_directory(cpu) or "the node has no best-effort directory")
     is_on = view.feature_gates.get(SUPPRESS_GATE, True)
     if is_on and view.feature_gates.get(MANAGER_GATE, False):
         return _managed(cpu, state)
@@ -162,7 +162,9 @@ def _by_quota(
 ) -> SuppressPlan:
     now, root = cpu.measured.be_quota, be_root(cpu)
     if now is None or root is None:
-        return _skip(state, "no_quota", _lacking(cpu) or "the quota of the best-effort directory cannot be read")
+        return _skip(
+            state, "no_quota", _without_directory(cpu) or "the quota of the best-effort directory cannot be read"
+        )
     may_grow = _may_grow(state.quota_grown_ns, view.now_ns, settings)
     choice = choose_quota(now, be_millicpu, cpu.capacity_millicpu, may_grow=may_grow)
     writes = (
@@ -237,13 +239,13 @@ def _undone(cpu: CpuView, state: SuppressState, reason: str) -> SuppressPlan:
 
 
 # The kubelet makes a directory that is not in every hierarchy when it starts (pkg/kubelet/cm, Exists and Create).
-def _lacking(cpu: CpuView) -> str | None:
-    lacking = cpu.measured.be_lacking
-    if not lacking:
+def _without_directory(cpu: CpuView) -> str | None:
+    missing = cpu.measured.be_missing
+    if not missing:
         return None
-    names = " and ".join(each.controller for each in lacking)
-    paths = " and no ".join(each.path for each in lacking)
-    which = f"{names} {'hierarchy' if len(lacking) == 1 else 'hierarchies'} of cgroup v1"
+    names = " and ".join(each.controller for each in missing)
+    paths = " and no ".join(each.path for each in missing)
+    which = f"{names} {'hierarchy' if len(missing) == 1 else 'hierarchies'} of cgroup v1"
     return f"the best-effort directory is not in the {which}: there is no {paths}. Restart the kubelet, which makes it"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -44,3 +45,19 @@ def filled(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(
         printable(text), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
     )  # fmt: skip
+
+
+class _PathWrapper(textwrap.TextWrapper):
+    # A path that is longer than a line is broken behind a slash.
+    wordsep_simple_re = re.compile(r"([ ]+|(?<=/)(?=[^ ]))")
+
+
+def filled_paths(text: str, indent: str = "") -> list[str]:
+    """Return the lines of a text as `filled`, which may end behind a slash, too.
+
+    >>> filled_paths("kubepods.slice/kubepods-besteffort.slice/" + "x" * 60 + " → 5")[0]
+    'kubepods.slice/kubepods-besteffort.slice/'
+    """
+    return _PathWrapper(WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False).wrap(
+        printable(text)
+    )

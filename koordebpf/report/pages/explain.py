@@ -12,7 +12,7 @@ from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
 from koordebpf.report.pages.amounts import is_asked_for, released_text
 from koordebpf.report.pages.columns import filled
-from koordebpf.state.outcome import HookCalled, Outcome, Result
+from koordebpf.state.outcome import HookResult, Outcome, Result
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
 from koordebpf.store.v1.decode import decode_audit_line, decode_audit_lines
 from koordebpf.store.v1.requests import REQUEST_LINE
@@ -116,7 +116,7 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], fate: str) -
         yield from filled(f"not {pod.namespace}/{pod.name}: {pod.why}", "    ")
 
 
-def _hook(called: HookCalled) -> str:
+def _hook(called: HookResult) -> str:
     took = "" if called.outcome == "dropped" else f" {format_ns(called.took_ns)}"
     why = f": {called.detail}" if called.detail else ""
     return f"Hook {called.hook}, {called.when}: {_HOOK_WORDS[called.outcome]}{took}{why}"

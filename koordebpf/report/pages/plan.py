@@ -11,13 +11,14 @@ from koordebpf.policy.detect import be_memory_evict
 from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, UseMoment
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.ladder_settings import Rung
-from koordebpf.policy.node_plan import NodePlan, OtherDecision
+from koordebpf.policy.node_plan import NodePlan
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
 from koordebpf.printable import page, printable
 from koordebpf.report.headline import headline, plain_words
 from koordebpf.report.pages.amounts import is_asked_for
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.dead_man import dead_man_lines, dead_man_ranking
+from koordebpf.report.pages.other_decisions import decision_lines
 from koordebpf.report.pages.suppression import suppression_blocks
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource
 from koordebpf.state.measured import is_mostly_kernel
@@ -56,23 +57,11 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
     if plan.undecided_namespaces:
         blocks.append(_undecided(plan.undecided_namespaces))
     blocks += suppression_blocks(plan.suppression)
-    blocks += [_other(name, each) for name, each in plan.strategies.items()]
+    blocks += [decision_lines(name, each, ranking) for name, each in plan.strategies.items()]
     if plan.dead_man is not None:
         ranked = dead_man_ranking(plan.dead_man)
         blocks += [dead_man_lines(plan.dead_man), [] if ranked is None else _ranking(ranked, ranking, "chosen")]
     return "\n\n".join(page(block) for block in blocks if block)
-
-
-def _other(name: str, decision: OtherDecision) -> list[str]:
-    lines = [name if decision.skipped is None else f"{name}: skipped ({decision.skipped})"]
-    lines += filled(plain_words(decision.reason), "  ")
-    for write in decision.writes:
-        lines += filled(f"{write.path}/{write.file.value} → {write.value}", "  ")
-    for sysctl in decision.sysctls:
-        lines += filled(f"{sysctl.name} → {sysctl.value}", "  ")
-    for condition in decision.conditions:
-        lines += filled(f"the node is to be marked: {condition}", "  ")
-    return lines
 
 
 def _numbers(feature: FeaturePlan, said: str) -> list[str]:
@@ -120,9 +109,9 @@ def _why_none(feature: FeaturePlan, said: str) -> list[str]:
 
 def _stalls(stall: StallEvidence) -> list[str]:
     partly = "" if stall.is_whole else "; of direct reclaim and compaction alone"
-    lines = [_said("stalled", f"{100 * stall.ratio:.1f} %", f"{stall.pod or 'no pod for certain'}{partly}")]
+    lines = _said_long("stalled", f"{100 * stall.ratio:.1f} %", f"{stall.pod or 'no pod for certain'}{partly}")
     if stall.at_most_ratio > stall.ratio:
-        lines.append(_said("at most", f"{100 * stall.at_most_ratio:.1f} %", stall.at_most_pod))
+        lines += _said_long("at most", f"{100 * stall.at_most_ratio:.1f} %", stall.at_most_pod)
     lines.append(_said("threshold", f"{100 * stall.threshold_ratio:.0f} %"))
     above = "-" if stall.above_s is None else f"{int(stall.above_s)} s"
     return [*lines, _said("above for", above, f"of {stall.wanted_s} s")]
@@ -163,6 +152,10 @@ def _requested(need: Need) -> list[str]:
 
 def _said(name: str, amount: str, note: str = "") -> str:
     return f"  {name:<12}{amount:>9}  {note}".rstrip()
+
+
+def _said_long(name: str, amount: str, note: str) -> list[str]:
+    return textwrap.wrap(_said(name, amount, note), WIDTH, subsequent_indent=" " * 25, break_on_hyphens=False)
 
 
 def _ranking(feature: FeaturePlan, count: int, fate: str = "evicted") -> list[str]:

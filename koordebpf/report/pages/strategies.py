@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from koordebpf.policy.strategies import STRATEGIES, section_of
-from koordebpf.report.pages.columns import table_lines
+from koordebpf.report.pages.columns import WIDTH, table_lines
 
 _LEFT = 0
 
@@ -16,5 +18,11 @@ def strategies_page() -> str:
     ]
     table = table_lines(("GATE", "DEFAULT", "SETTINGS", "ORDER"), rows, _LEFT)
     width = max(len(each.gate) for each in STRATEGIES)
-    summaries = [f"{each.gate:<{width}}  {each.summary}" for each in STRATEGIES]
+    summaries = [
+        line
+        for each in STRATEGIES
+        for line in textwrap.wrap(
+            f"{each.gate:<{width}}  {each.summary}", WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False
+        )
+    ]
     return "\n".join([*table, "", *summaries])

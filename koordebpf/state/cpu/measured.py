@@ -24,7 +24,7 @@ __all__ = [
     "CpuView",
     "CpuWindow",
     "HostApplicationCpu",
-    "LackingHierarchy",
+    "MissingDirectory",
     "OtherPodsCpu",
     "PodCpu",
 ]
@@ -118,8 +118,8 @@ class BeCgroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus: tuple[int, ...] | None = None
 
 
-class LackingHierarchy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cgroup v1 hierarchy without a directory that another has; `path` is where the directory would be."""
+class MissingDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A directory that a cgroup v1 hierarchy has not, and another one has; `path` is where it would be."""
 
     controller: str
     path: str
@@ -148,14 +148,15 @@ class CpuMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `usage` None: this is the first sampling, rates need two. `be_cgroups`: parents first, on v2 without what lies below
     a container; `be_parent_cpus` are those of the directory above the best-effort one: no child may have others.
-    `be_lacking`: of the hierarchies that suppression reads, those without the best-effort directory that others have.
+    `be_missing`: of the hierarchies that suppression reads, those without the best-effort directory that others have.
     """
 
     topology: CpuTopology
     usage: CpuUsage | None = None
     be_cgroups: tuple[BeCgroup, ...] = ()
     be_parent_cpus: tuple[int, ...] | None = None
-    be_lacking: tuple[LackingHierarchy, ...] = ()
+    # The key is of the first release: recordings have it.
+    be_missing: tuple[MissingDirectory, ...] = msgspec.field(name="be_lacking", default=())
     be_quota: BeQuota | None = None
     be_idle: NotNegative | None = 0  # cpu.idle of the best-effort directory; None: no such file, before Linux 5.15
     window: CpuWindow | None = None

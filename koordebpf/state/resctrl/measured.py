@@ -35,6 +35,13 @@ class BandwidthInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     domains: tuple[int, ...]
 
 
+class PodTasks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """The tasks (threads) of one pod, and how many of them are in which group of `CLASSES`."""
+
+    total: int
+    in_groups: Mapping[str, int] = {}
+
+
 class ResctrlMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Of one moment.
 
@@ -42,6 +49,7 @@ class ResctrlMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     `groups`   that this agent has made and that are there; `foreign`: that are there and another process made.
     `pods`     directories of pods' own levels.
     `problem`  why nothing is known of it.
+    `tasks`    by pod's UID, where they were counted: for a frame of one moment; an agent does that as it moves them.
     """
 
     classes: Mapping[str, ResctrlQOS] = {}
@@ -51,6 +59,7 @@ class ResctrlMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     foreign: tuple[str, ...] = ()
     pods: tuple[PodDirectory, ...] = ()
     problem: str = ""
+    tasks: Mapping[str, PodTasks] = {}
 
 
 class MonitoredDomain(msgspec.Struct, frozen=True, gc=False):

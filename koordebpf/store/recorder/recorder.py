@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -97,8 +97,13 @@ class _Happened(NamedTuple):
 class Recorder:
     """Rounds wait in a short queue by reference: they are values. What does not fit is lost and counted.
 
-    The thread has the agent's nice level: it needs the interpreter's lock for 60 µs a round, and a thread that lost
-    its CPU meanwhile would keep the loop from deciding.
+    The thread needs the interpreter's lock, and one that lost its CPU meanwhile would keep the loop from deciding: it
+    is to have the loop's nice level (docs/recording.md, Figures).
+
+    Args:
+        store: of encoded rounds.
+        clock: of events.
+        begin: is called in the thread first, to raise its priority.
     """
 
     name = "recorder"
@@ -117,7 +122,8 @@ class Recorder:
         AgentStopped,
     )
 
-    def __init__(self, store: Store, clock: Clock | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock | None = None, *, begin: Callable[[], object] = lambda: None) -> None:
+        self._begin = begin
         self._store = store
         self._clock = clock or SystemClock()
         self.counts = RecorderCounts()
@@ -182,6 +188,7 @@ class Recorder:
             self._queue.append(each)
 
     def _work(self) -> None:
+        self._begin()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting_rounds or self._is_closing)

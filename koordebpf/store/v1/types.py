@@ -19,7 +19,7 @@ from koordebpf.policy.node_plan import OtherDecision
 from koordebpf.policy.plan import Excluded, RungPlan
 from koordebpf.policy.suppress.explained import ExplainedSuppression
 from koordebpf.state.measured import TimeTo
-from koordebpf.state.outcome import HookCalled, Outcome
+from koordebpf.state.outcome import HookResult, Outcome
 from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import Latencies
 
@@ -317,4 +317,4 @@ class AuditRecord(msgspec.Struct, frozen=True):
     id: str = ""
     interrupted: bool = False
     undecided_namespaces: tuple[str, ...] = ()  # as in the plan, the first ten
-    hooks: tuple[HookCalled, ...] | msgspec.UnsetType = msgspec.UNSET  # calls that have ended; of a running agent alone
+    hooks: tuple[HookResult, ...] | msgspec.UnsetType = msgspec.UNSET  # calls that have ended; of a running agent alone

@@ -25,7 +25,7 @@ from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import build_view
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.measured import LedgerView, Measured
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.tools.top.cgroup_table import CgroupTable
 from koordebpf.tools.top.keyboard import Keyboard
 from koordebpf.tools.trace import wall_clock_offset_ns, wall_time
@@ -118,7 +118,7 @@ class _Node:
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector)
         self._table = CgroupTable(watch, self._collector)
-        self._cpu = _open_cpu(watch)
+        self._cpu = open_cpu(watch)
         self._series = node_series()
         self._cluster: ClusterState | None = None
         self._measured: Measured | None = None
@@ -132,16 +132,10 @@ class _Node:
             watch.know_host_applications(self._known.host_applications)
         self._measured = self._history.measure(now_ns, self._known)
         if self._cpu:
-            self._measured = msgspec.structs.replace(self._measured, cpu=self._sample_cpu(self._cpu, now_ns))
+            self._measured = msgspec.structs.replace(
+                self._measured, cpu=sample_cpu(self._cpu, now_ns, self._watch, self._series)
+            )
         self._table.sample(now_ns, [decode_stall(key, value) for key, value in watch.signals.stalls()])
-
-    def _sample_cpu(self, cpu: CpuCollector, now_ns: int) -> CpuMeasured | None:
-        index = self._watch.index
-        cpu.watch(owner for each in index if (owner := index.owner(each)) is not None)
-        try:
-            return cpu.collect(now_ns, self._series)
-        except CgroupGone:  # a node of memory alone
-            return None
 
     def names(self, choice: Choice) -> list[str]:
         return self._shown.names(choice)
@@ -185,9 +179,19 @@ class _Node:
             self._cpu.close()
 
 
-# None: a node of memory alone.
-def _open_cpu(watch: NodeWatch) -> CpuCollector | None:
+def open_cpu(watch: NodeWatch) -> CpuCollector | None:
+    """Return what measures the CPUs of a node; None: it is one of memory alone."""
     try:
         return CpuCollector(find_controllers(), node_path=watch.scope.node_path)
     except (SupportError, CgroupGone):
+        return None
+
+
+def sample_cpu(cpu: CpuCollector, now_ns: int, watch: NodeWatch, series: NodeSeries) -> CpuMeasured | None:
+    """Return what is known of the CPUs now; None: it is a node of memory alone."""
+    index = watch.index
+    cpu.watch(owner for each in index if (owner := index.owner(each)) is not None)
+    try:
+        return cpu.collect(now_ns, series)
+    except CgroupGone:
         return None

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from koordebpf.act.eviction_hooks.ran import Ran
 from koordebpf.act.eviction_hooks.runner import QUEUED, EvictionHooks
 from koordebpf.act.eviction_hooks.settings import CommandHook
-from koordebpf.state.outcome import HookCalled
+from koordebpf.state.outcome import HookResult
 from tests.support.patience import patience
 
 
@@ -177,11 +177,11 @@ def test_what_became_of_each_call_is_known_by_its_decision() -> None:
     ended = {decision: [replace(each, took_ns=0) for each in of] for decision, of in hooks.ended().items()}
     assert ended == {
         "1": [
-            HookCalled("a", "before", "done", 0),
-            HookCalled("a", "after", "failed", 0, r"ended with \x1b status 1"),
-            HookCalled("b", "after", "done", 0),
+            HookResult("a", "before", "done", 0),
+            HookResult("a", "after", "failed", 0, r"ended with \x1b status 1"),
+            HookResult("b", "after", "done", 0),
         ],
-        "2": [HookCalled("a", "after", "timed_out", 0, "not ended after 2 s"), HookCalled("b", "after", "done", 0)],
+        "2": [HookResult("a", "after", "timed_out", 0, "not ended after 2 s"), HookResult("b", "after", "done", 0)],
     }
 
 
@@ -199,7 +199,7 @@ def test_how_long_a_call_takes_is_known_and_that_it_was_dropped() -> None:
     hooks.close()
     assert ended["0"][0].took_ns >= 20_000_000
     assert hooks.spent_s()["hangs"] * 1e9 == pytest.approx(sum(each.took_ns for (each,) in ended.values()))
-    assert list(ended[str(QUEUED + 1)]) == [HookCalled("hangs", "after", "dropped", 0)]
+    assert list(ended[str(QUEUED + 1)]) == [HookResult("hangs", "after", "dropped", 0)]
 
 
 def test_only_the_last_calls_are_remembered() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,11 @@ from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
 from koordebpf.collect.scope import open_scope
 from koordebpf.errors import ConfigError, SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.sink import AgentStopped
+from tests.contract.apiserver import until
 from tests.support.values.rounds import round_ended
 
 
@@ -57,3 +61,21 @@ def test_without_zstandard_an_agent_runs_all_the_same(
     assert "zstandard is not installed" in caplog.text
     with pytest.raises(SupportError, match="Install zstandard"):
         opened(replace(config, recorder=RecorderSettings(file=tmp_path / "x.rounds")))
+
+
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_its_thread_has_the_priority_of_the_loop(tmp_path: Path, is_raised: bool) -> None:
+    found: list[str | None] = []
+    asking = threading.Thread(target=lambda: found.append(raise_thread_priority()))
+    asking.start()
+    asking.join()
+    if found[0] is not None:
+        pytest.skip(found[0])
+    config = AgentConfig(recorder=RecorderSettings(file=tmp_path / "x.rounds"), lock_memory=is_raised)
+    recorder = opened(config)
+    recorder.publish(round_ended(0))
+    until(lambda: recorder.counts.rounds, "a round")
+    (thread,) = [each for each in threading.enumerate() if each.name == "recorder"]
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, thread.native_id or 0) == (-20 if is_raised else own)
+    recorder.close()

@@ -61,3 +61,10 @@ def test_a_wait_ends_at_its_deadline():
     os.close(fd)
     assert found == [False]
     assert time.monotonic_ns() >= until_ns
+
+
+def test_one_that_was_never_started_is_closed_at_once():
+    thread = StoppableThread("idle", lambda: None)
+    thread.close()
+    thread.close()
+    assert not [each for each in threading.enumerate() if each.name == "idle"]

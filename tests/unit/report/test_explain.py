@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from koordebpf.cli.explain.command import explain
 from koordebpf.errors import ConfigError
 from koordebpf.report.pages.explain import concerns, decode_audit, explained
-from koordebpf.state.outcome import HookCalled, Outcome, Result
+from koordebpf.state.outcome import HookResult, Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.v1.decode import decode_audit_line
 from koordebpf.store.v1.encode import audit_json
@@ -104,10 +104,10 @@ def test_an_agent_that_does_not_answer_is_one_sentence() -> None:
 
 def test_hooks_of_a_decision_are_said_with_how_long_they_took() -> None:
     called = (
-        HookCalled("page-me", "before", "done", 12_000_000),
-        HookCalled("page-me", "after", "failed", 3_000_000, "ended with status 1"),
-        HookCalled("chat", "after", "timed_out", 5_000_000_000, "no answer within 5 s"),
-        HookCalled("late", "after", "dropped", 0),
+        HookResult("page-me", "before", "done", 12_000_000),
+        HookResult("page-me", "after", "failed", 3_000_000, "ended with status 1"),
+        HookResult("chat", "after", "timed_out", 5_000_000_000, "no answer within 5 s"),
+        HookResult("late", "after", "dropped", 0),
     )
     text = explained(msgspec.structs.replace(record(), hooks=called))
     assert [line for line in text.splitlines() if "Hook " in line] == [

@@ -16,6 +16,7 @@ from koordebpf.kube.cache.objects import (
     Volume,
 )
 from koordebpf.state.build import build_view, capacity_doubt, node_capacity_bytes, view_of_frame
+from koordebpf.state.cpu.measured import MissingDirectory
 from koordebpf.state.frame import decode_frame, encode_frame, frame_schema
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
@@ -196,3 +197,17 @@ def test_shared_memory_of_the_hosts_ipc_namespace_outlives_the_pod() -> None:
     facts = pod_facts(its)
     assert facts.keeps_tmpfs("api")
     assert facts.keeps_tmpfs("cgroup")
+
+
+def test_a_frame_of_the_first_release_names_directories_that_were_missing_by_its_own_key():
+    recorded = (
+        b'{"schema":"koordebpf.frame/v1","measured":{"now_ns":2,"since_ns":1,"node":{"scope":"machine",'
+        b'"total_bytes":1024,"used_bytes":1},"cpu":{"topology":{"online":[]},'
+        b'"be_lacking":[{"controller":"cpuset","path":"/sys/fs/cgroup/cpuset/kubepods/besteffort"}]}}}'
+    )
+    found = decode_frame(recorded, "an old frame")
+    assert found.measured.cpu is not None
+    missing = MissingDirectory("cpuset", "/sys/fs/cgroup/cpuset/kubepods/besteffort")
+    assert found.measured.cpu.be_missing == (missing,)
+    assert b'"be_lacking":[{"controller":"cpuset"' in encode_frame(found)
+    assert decode_frame(encode_frame(found), "a new frame") == found

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from koordebpf.agent.strategies.measurements import Measurements
-from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
 from koordebpf.policy.strategies import settings_of
-from koordebpf.policy.strategy import Decision
 from koordebpf.state.measured import Measured
-from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.agent.strategies.round_parts import OpenWith
@@ -25,11 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class BlockIOPart(ReportingPart):
+class BlockIOPart(StrategyPart[BlockIODecision]):
     """Asks the collector, and reports, also by a metric. `OwnStrategies` writes."""
 
     def __init__(self, collector: BlockIOCollector, metrics: BlockIOMetrics) -> None:
-        super().__init__("block IO")
+        super().__init__("block IO", BLOCK_IO, BlockIODecision)
         self._measurements = Measurements("block IO was", collector.measure)
         self._metrics = metrics
         self._said = ""
@@ -39,17 +37,13 @@ class BlockIOPart(ReportingPart):
         found = self._measurements.take(measured.now_ns, is_sample=is_sample)
         return measured if found is None else replace(measured, block_io=found)
 
-    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
-        """Report how much is limited where that has changed, and what cannot be used."""
-        made = decisions.get(BLOCK_IO.name)
-        if isinstance(made, BlockIODecision) and made.skipped is None:
-            if made.reason != self._said:
-                log.info("%s", made.reason)
-            self._said = made.reason
-            self._metrics.take(made)
-            self.report(made.problems, view.now_ns)
-        else:
-            self.report(None, view.now_ns)
+    def take(self, made: BlockIODecision, now_ns: int) -> Iterable[str]:
+        """Report how much is limited where that has changed."""
+        if made.reason != self._said:
+            log.info("%s", made.reason)
+        self._said = made.reason
+        self._metrics.take(made)
+        return made.problems
 
 
 def open_block_io(given: OpenWith) -> BlockIOPart | None:
@@ -66,6 +60,7 @@ def open_block_io(given: OpenWith) -> BlockIOPart | None:
 
     settings, watch = settings_of(BLOCK_IO, given.config), given.measuring.watch
     collector = BlockIOCollector(watch.index, given.measuring.known, mount, settings.kubelet_dir)
+    collector.due = given.due(collector.period_ns)
     metrics = BlockIOMetrics()
     given.metrics.node.qos.append(metrics)
     return BlockIOPart(collector, metrics)

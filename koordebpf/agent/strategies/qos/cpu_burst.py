@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from koordebpf.agent.strategies.measurements import Measurements
-from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
-from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
 from koordebpf.state.measured import Measured
-from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.agent.strategies.round_parts import OpenWith
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class CpuBurstPart(ReportingPart):
+class CpuBurstPart(StrategyPart[BurstDecision]):
     """Asks the collector, and lets the watch look at those containers whose quota would be raised.
 
     Args:
@@ -36,7 +34,7 @@ class CpuBurstPart(ReportingPart):
     """
 
     def __init__(self, collector: BurstCollector, watch: ThrottleWatch, metrics: CpuBurstMetrics) -> None:
-        super().__init__("CPU burst")
+        super().__init__("CPU burst", CPU_BURST, BurstDecision)
         self._collector = collector
         self._measurements = Measurements("CPU burst was", collector.measure)
         self._watch = watch
@@ -53,16 +51,12 @@ class CpuBurstPart(ReportingPart):
         burst = self._measurements.take(measured.now_ns, is_sample=is_sample)
         return measured if burst is None else replace(measured, burst=burst)
 
-    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
-        """Take over who is to be looked at, and report what of annotations cannot be read."""
-        made = decisions.get(CPU_BURST.name)
-        if isinstance(made, BurstDecision) and made.skipped is None:
-            self._watch.watched = made.watched
-            self._collector.active = {each.path for each in made.writes if each.file is CgroupFile.CPU_QUOTA}
-            self._metrics.decision = made
-            self.report(made.problems, view.now_ns)
-        else:
-            self.report(None, view.now_ns)
+    def take(self, made: BurstDecision, now_ns: int) -> Iterable[str]:
+        """Take over who is to be looked at."""
+        self._watch.watched = made.watched
+        self._collector.active = {each.path for each in made.writes if each.file is CgroupFile.CPU_QUOTA}
+        self._metrics.decision = made
+        return made.problems
 
     def close(self) -> None:
         """End the watch."""
@@ -88,5 +82,6 @@ def open_cpu_burst(given: OpenWith) -> CpuBurstPart | None:
         BurstCollector(watch.index, given.measuring.known, mounts, watch.scope.node_path), throttling, metrics
     )
     given.stack.callback(part.close)
-    throttling.start()
+    if not given.is_one_frame:
+        throttling.start()
     return part

@@ -6,19 +6,17 @@ What it wants of cgroup files is written as any other strategy's is, by `OwnStra
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from koordebpf.agent.strategies.measurements import Measurements
-from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
-from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.measured import Measured
-from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.agent.strategies.round_parts import OpenWith
@@ -27,11 +25,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class MemoryQosPart(ReportingPart):
+class MemoryQosPart(StrategyPart[MemoryQosDecision]):
     """Asks the collector, logs problems once, and shows what is protected."""
 
     def __init__(self, collector: MemoryQosCollector, metrics: AgentMetrics) -> None:
-        super().__init__("memory QoS")
+        super().__init__("memory QoS", MEMORY_QOS, MemoryQosDecision)
         self._measurements = Measurements("memory QoS was", collector.measure)
         self._metrics = metrics
 
@@ -40,14 +38,10 @@ class MemoryQosPart(ReportingPart):
         found = self._measurements.take(measured.now_ns, is_sample=is_sample)
         return measured if found is None else replace(measured, memory_qos=found)
 
-    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
-        """Report what cannot be used, and what is protected."""
-        made = decisions.get(MEMORY_QOS.name)
-        if isinstance(made, MemoryQosDecision) and made.skipped is None:
-            self._metrics.node.protected_bytes = made.protected_bytes
-            self.report(made.problems, view.now_ns)
-        else:
-            self.report(None, view.now_ns)
+    def take(self, made: MemoryQosDecision, now_ns: int) -> Iterable[str]:
+        """Report what is protected."""
+        self._metrics.node.protected_bytes = made.protected_bytes
+        return made.problems
 
 
 def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:
@@ -68,7 +62,8 @@ def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:
 
     watch = given.measuring.watch
     directories = HookCollector(watch.index, given.measuring.known, memory, watch.scope.node_path)
-    directories.admits_all = given.writer.is_journalled
+    directories.due = given.due(directories.period_ns)
+    directories.admits_all = given.writer.is_journalled or given.is_one_frame
     collector = MemoryQosCollector(directories, memory, watch.scope.node_path)
     given.stack.callback(collector.close)
     return MemoryQosPart(collector, given.metrics)

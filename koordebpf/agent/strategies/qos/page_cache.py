@@ -63,6 +63,8 @@ def open_page_cache(given: OpenWith) -> PageCachePart | None:
     watch = given.measuring.watch
     least_per_s = settings_of(BE_PAGE_CACHE_SUPPRESS, given.config).refault_rate
     collector = PageCacheCollector(watch.index, given.measuring.known, watch.scope.hierarchy, least_per_s)
+    collector.due = given.due(collector.period_ns)
+    collector.is_active = given.is_one_frame  # a machine that is calm is looked at, too
     given.stack.callback(collector.close)
     metrics = PageCacheMetrics()
     given.metrics.node.qos.append(metrics)

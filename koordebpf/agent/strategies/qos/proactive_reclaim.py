@@ -157,8 +157,13 @@ def open_proactive_reclaim(given: OpenWith) -> ReclaimPart | None:
     watch = given.measuring.watch
     settings = settings_of(PROACTIVE_RECLAIM, given.config)
     collector = ReclaimCollector(
-        watch.index, given.measuring.known, watch.scope.hierarchy, settings.label, soft_limits=settings.soft_limits
+        watch.index,
+        given.measuring.known,
+        watch.scope.hierarchy,
+        settings.label,
+        soft_limits=settings.soft_limits or given.is_one_frame,
     )
+    collector.due = given.due(collector.period_ns)
     reclaimer = Reclaimer(given.loop.wake, is_urgent=False) if given.folder is not None else None
     metrics = ReclaimMetrics()
     given.metrics.node.qos.append(metrics)

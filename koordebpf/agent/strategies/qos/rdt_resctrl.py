@@ -6,13 +6,13 @@ Schemata are written as files of any other strategy are, by `OwnStrategies`: in 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from koordebpf.act.resctrl import GROUPS
-from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.resctrl.strategy import RDT_RESCTRL, ResctrlDecision
@@ -26,37 +26,43 @@ if TYPE_CHECKING:
     from koordebpf.collect.resctrl.collector import ResctrlCollector
 
 
-class RdtResctrlPart(ReportingPart):
+class RdtResctrlPart(StrategyPart[ResctrlDecision]):
     """The part of a round.
 
     Args:
         known: of the cluster.
         collector: of what resctrl has.
         groups: that this agent makes.
+        others: names of those that another agent of this node has made: a frame is made beside it.
     """
 
-    def __init__(self, known: Known, collector: ResctrlCollector, groups: ResctrlGroups) -> None:
-        super().__init__("resctrl")
+    def __init__(
+        self, known: Known, collector: ResctrlCollector, groups: ResctrlGroups, others: Collection[str] = ()
+    ) -> None:
+        super().__init__("resctrl", RDT_RESCTRL, ResctrlDecision)
         self._known = known
         self._collector = collector
         self._groups = groups
+        self._others = others
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
         if is_sample or not self._known.is_whole:
             return measured
-        return replace(measured, resctrl=self._collector.measure(self._known.spec, self._groups.made))
+        made = {*self._groups.made, *self._others}
+        return replace(measured, resctrl=self._collector.measure(self._known.spec, made))
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
-        """Make, fill and remove groups."""
+        """Make, fill and remove groups; all are removed where the gate is off."""
+        super().carry_out(decisions, view)
         made = decisions.get(RDT_RESCTRL.name)
-        if isinstance(made, ResctrlDecision) and made.skipped is None:
-            self._groups.apply(made.groups, made.members, view.now_ns)
-            self.report(made.problems, view.now_ns)
-            return
         if made is not None and made.skipped == GATE_OFF:
             self._groups.restore(view.now_ns)
-        self.report(None, view.now_ns)
+
+    def take(self, made: ResctrlDecision, now_ns: int) -> Iterable[str]:
+        """Make, fill and remove groups."""
+        self._groups.apply(made.groups, made.members, now_ns)
+        return made.problems
 
     def close(self) -> None:
         """Remove the groups."""
@@ -69,7 +75,7 @@ def open_rdt_resctrl(given: OpenWith) -> RdtResctrlPart | None:
     is_on = bool(given.config.feature_gates.get(RDT_RESCTRL.gate))
     if not is_on and (record is None or not record.exists()):
         return None
-    from koordebpf.act.resctrl.groups import ResctrlGroups
+    from koordebpf.act.resctrl.groups import ResctrlGroups, recorded_groups
     from koordebpf.collect.resctrl.collector import RESCTRL, ResctrlCollector
 
     mounts, watch = find_controllers(), given.measuring.watch
@@ -78,6 +84,8 @@ def open_rdt_resctrl(given: OpenWith) -> RdtResctrlPart | None:
     if not is_on:
         groups.restore(time.monotonic_ns())
         return None
-    part = RdtResctrlPart(given.measuring.known, ResctrlCollector(RESCTRL, watch.index), groups)
+    collector = ResctrlCollector(RESCTRL, watch.index, counted_in=hierarchy if given.is_one_frame else None)
+    others = recorded_groups(given.beside / GROUPS) if given.beside is not None else ()
+    part = RdtResctrlPart(given.measuring.known, collector, groups, others)
     given.stack.callback(part.close)
     return part

@@ -5,28 +5,26 @@ The files are written as those of any other strategy, by `OwnStrategies`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.collect.cluster_view import Known
-from koordebpf.policy.strategy import Decision
 from koordebpf.policy.system.strategy import SYSTEM_CONFIG, SystemDecision
 from koordebpf.state.measured import Measured
 from koordebpf.state.system.measured import SystemMeasured
-from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.agent.strategies.round_parts import OpenWith
 
 
-class SystemConfigPart(ReportingPart):
+class SystemConfigPart(StrategyPart[SystemDecision]):
     """The part of a round; `known` is the cluster."""
 
     def __init__(self, known: Known) -> None:
-        super().__init__("system configuration")
+        super().__init__("system configuration", SYSTEM_CONFIG, SystemDecision)
         self._known = known
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
@@ -36,13 +34,9 @@ class SystemConfigPart(ReportingPart):
         spec = self._known.spec
         return replace(measured, system=SystemMeasured(spec.systemStrategy if spec is not None else None))
 
-    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
-        """Report what of the NodeSLO cannot be used."""
-        made = decisions.get(SYSTEM_CONFIG.name)
-        if isinstance(made, SystemDecision) and made.skipped is None:
-            self.report(made.problems, view.now_ns)
-        else:
-            self.report(None, view.now_ns)
+    def take(self, made: SystemDecision, now_ns: int) -> Iterable[str]:
+        """Return what of the NodeSLO cannot be used."""
+        return made.problems
 
 
 def open_system_config(given: OpenWith) -> SystemConfigPart | None:
