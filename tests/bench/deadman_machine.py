@@ -33,7 +33,10 @@ _FIRED = 'koordebpf_dead_man_fired_total{mode="kill"}'
 
 
 def deadman_machine(report: Report) -> None:
-    """Stop an agent, KOORDEBPF_PAIRS times (20), while a pod takes the machine's memory; once without the switch."""
+    """Stop an agent, KOORDEBPF_PAIRS times (20), while a pod takes the machine's memory.
+
+    Without the switch KOORDEBPF_WITHOUT times (once), which takes a minute each.
+    """
     if machine_mib() > MOST_MIB:
         raise CannotMeasure(f"it fills the machine, and this one has more than {MOST_MIB} MiB")
     if not (support := support_of_dead_man()).works:
@@ -45,7 +48,8 @@ def deadman_machine(report: Report) -> None:
         folder = Path(name)
         machine.starts_walking()
         took = _with_switch(report, machine, folder, n)
-        _without(report, machine, folder)
+        for _ in range(int(os.environ.get("KOORDEBPF_WITHOUT", "1"))):
+            _without(report, machine, folder)
     survived = [ms for ms in took if ms is not None]
     report.add(
         figure(

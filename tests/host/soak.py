@@ -59,7 +59,7 @@ MAX_GROWTH_BYTES = 1 * MIB  # between the medians of the first and the last thir
 def run(program: str, *arguments: object) -> subprocess.Popen[bytes]:
     """Start a load in the container that is the last argument."""
     *given, container = arguments
-    command = [BUILD / program, *map(str, given), Path(str(container)) / "cgroup.procs"]
+    command = [str(BUILD / program), *map(str, given), f"{container}/cgroup.procs"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
