@@ -79,7 +79,10 @@ class PlannedDeadMan(msgspec.Struct, frozen=True):
 
 
 class DeadManFiring(msgspec.Struct, frozen=True):
-    """What the programs say that they did, for one heartbeat. Moments are CLOCK_MONOTONIC nanoseconds."""
+    """What the programs say that they did, for one heartbeat. Moments are CLOCK_MONOTONIC nanoseconds.
+
+    `at_limit`: tasks stalled at the limit of a cgroup that many pods are in, the victim too.
+    """
 
     heartbeat_ns: int
     fired_ns: int
@@ -89,6 +92,7 @@ class DeadManFiring(msgspec.Struct, frozen=True):
     signalled: int
     refused: int
     error: int  # the last refusal, as a negative errno
+    at_limit: bool = False
 
 
 def dead_man_choice(tick: TickFrame, view: NodeView, holding: Sequence[ClosedGuard]) -> DeadManChoice:
@@ -148,6 +152,7 @@ def dead_man_plan(choice: DeadManChoice, firing: DeadManFiring) -> Plan:
     pod = choice.victim.candidate
     late = format_ns(firing.fired_ns - firing.heartbeat_ns)
     reason = f"no heartbeat of the agent for {late} while tasks stalled {format_ns(firing.stall_ns)} for memory"
+    reason += " at the limit that pods have together" if firing.at_limit else ""
     message = f"trigger by koordebpf dead man's switch, kill pod: {pod.name}"
     feature = FeaturePlan(
         Verdict(FEATURE, True, reason),
