@@ -143,14 +143,14 @@ static __always_inline void look_at_node(struct node_seen *seen, struct koord_de
 	for (int i = 0; i < MAX_DEPTH && at; i++) {
 		read_counter(&counter, at);
 		memcg = (struct mem_cgroup *)memcg_of_counter(at);
-		id = kernfs_id(READ(memcg, css.cgroup, kn));
+		limit = counter.high < counter.max ? counter.high : counter.max;
+		id = node_id || has_no_room(counter.usage, limit) ? kernfs_id(READ(memcg, css.cgroup, kn)) : 0;
 		if (node_id && id == node_id) {
 			seen->usage_pages = counter.usage;
 			seen->memcg = memcg;
 			seen->is_in = true;
 			return;
 		}
-		limit = counter.high < counter.max ? counter.high : counter.max;
 		if (has_no_room(counter.usage, limit)) {
 			if (is_above_victim(order, id)) {
 				seen->limited = memcg;

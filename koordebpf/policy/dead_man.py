@@ -70,6 +70,11 @@ class DeadManChoice(msgspec.Struct, frozen=True):
     until_ns: int = 0
     feature: str = ""
 
+    @property
+    def percent(self) -> int:
+        """memoryEvictThresholdPercent, of which `threshold_bytes` is the first byte."""
+        return self.threshold_bytes * 100 // self.capacity_bytes
+
 
 class PlannedDeadMan(msgspec.Struct, frozen=True):
     """Whom the switch would be armed with after a round; `settings.action` is count or kill."""

@@ -35,7 +35,8 @@ _FIRED = 'koordebpf_dead_man_fired_total{mode="kill"}'
 def deadman_machine(report: Report) -> None:
     """Stop an agent, KOORDEBPF_PAIRS times (20), while a pod takes the machine's memory.
 
-    Without the switch KOORDEBPF_WITHOUT times (once), which takes a minute each.
+    Without the switch KOORDEBPF_WITHOUT times (once), which takes a minute each. With KOORDEBPF_RESERVED_MIB kubepods
+    has a limit, that much below what is available at first, and the pods meet it in place of the machine's.
     """
     if machine_mib() > MOST_MIB:
         raise CannotMeasure(f"it fills the machine, and this one has more than {MOST_MIB} MiB")
@@ -83,6 +84,7 @@ def _with_switch(report: Report, machine: ShortMachine, folder: Path, n: int) ->
             if ms is not None:
                 until(lambda was=fired: agent.metric(_FIRED) > was, lambda: f"a shot, but:\n{agent.log}", 10)
             of_it = {key: round(after[key] - before[key]) for key in before}
+            of_it["at_kubepods"] = agent.log.count("at the limit that pods have together")
             spared, late = (agent.metric(f"koordebpf_dead_man_{key}_total") for key in ("spared", "late_stalls"))
             shown = "no kill" if ms is None else f"{ms:.0f} ms"
             report.say(f"{number}: {shown}, {of_it}, spared {spared:.0f}, late stalls {late:.0f}")

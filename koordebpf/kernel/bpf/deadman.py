@@ -77,7 +77,7 @@ class DeadManOrder(msgspec.Struct, frozen=True):
 class DeadManReport(msgspec.Struct, frozen=True):
     """What the programs did last, and sums since they were loaded. Moments are CLOCK_MONOTONIC nanoseconds.
 
-    `at_limit`: tasks stalled at a limit above the victim, not at the node's.
+    `at_limit` 1: tasks stalled at a limit above the victim, not at the node's.
     """
 
     heartbeat_ns: int
@@ -93,7 +93,7 @@ class DeadManReport(msgspec.Struct, frozen=True):
     fired: int
     late_stalls: int
     spared: int
-    at_limit: bool
+    at_limit: int
 
 
 class DeadMan(Closing):
@@ -193,8 +193,8 @@ class DeadMan(Closing):
     def report(self) -> DeadManReport:
         """Return what the programs did. Cost: 2 µs."""
         assert self._report is not None  # not closed
-        heartbeat, fired, victim, stall, pages, _, mode, _, *rest, at_limit = _REPORT.unpack(self._report.read())
-        return DeadManReport(heartbeat, fired, victim, stall, pages, _MODES[mode], *rest, at_limit=bool(at_limit))
+        heartbeat, fired, victim, stall, pages, _, mode, _, *rest = _REPORT.unpack(self._report.read())
+        return DeadManReport(heartbeat, fired, victim, stall, pages, _MODES[mode], *rest)
 
     def disarm(self) -> None:
         """Let the programs do nothing from now on."""
