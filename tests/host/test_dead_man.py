@@ -271,7 +271,7 @@ def test_pods_that_wait_at_kubepods_are_spared_while_it_or_the_node_has_memory(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("why", ["the victim lies elsewhere", "it is not told what is above the victim"])
+@pytest.mark.parametrize("why", ["the victim lies elsewhere", "nothing is known above the victim"])
 def test_a_limit_of_many_pods_is_not_counted_where(thrashing, dead_man, why):
     elsewhere = why == "the victim lies elsewhere"
     limited = thrashing.moves_limit("kubepods", "burstable", mib=32) if elsewhere else thrashing.moves_limit("kubepods")
