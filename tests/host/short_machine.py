@@ -82,8 +82,7 @@ class ShortMachine(WalkedNode):
         self.be = self.ls
         self._limited_mib = available_mib() - _RESERVED_MIB if _RESERVED_MIB else None
         if self._limited_mib is not None:
-            name = "memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes"
-            (self.kubepods / name).write_text(str(self._limited_mib * MIB))
+            self.node.set_limit(self.kubepods, self._limited_mib * MIB)
 
     @property
     def kubepods(self) -> Path:

@@ -1,6 +1,6 @@
 """Ten minutes of `koordebpf run --enforce` on a busy node: it evicts, and must not grow. `make soak`.
 
-    python -m tests.host.soak --minutes 10 [--late]
+    python -m tests.host.soak --minutes 10 [--late] [--kubepods]
 
 A node cgroup of 768 MiB, in which hogs grow over the threshold and are evicted, a pod thrashes in its own limit, the
 whole node reclaims, pods come and end, and the file source is rewritten each second. Every ten seconds one line: RSS,
@@ -10,6 +10,7 @@ if an eviction failed, if less than half of the crossings led to one, or if the 
 With `--late` the agent is stopped for two seconds at random moments at which the node is far below its threshold, while
 page cache floods the node or a pod thrashes in its own limit. A best-effort pod holds memory, so that there is a
 victim. Exit code 1 also if the switch was never armed meanwhile, had no late stall, or spared no pod: it shows nothing.
+With `--kubepods` it is kubepods that has the limit, and the node a little more, which its pods never meet.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ apiVersion: koordebpf.io/v1alpha1
 kind: AgentConfiguration
 deadMan: {action: count}
 """
+MORE_MIB = 32  # than kubepods, with `--kubepods`
 HOGS_MIB = (360, 320)  # over the threshold, up to 88 % of the node
 RESIDENT_MIB = 250  # 33 % of the node, with `--late`
 LATE_HOGS_MIB = (220, 200)  # the same 88 % with it
@@ -272,12 +274,15 @@ def concluded(agent: LiveAgent, load: Load, samples: list[dict[str, float]], sto
     return wrong
 
 
-def soak(minutes: float, seed: int, *, late: bool) -> int:
+def soak(minutes: float, seed: int, *, late: bool, at_kubepods: bool) -> int:
     hierarchy = find_memory_hierarchy()
     with (
         tempfile.TemporaryDirectory() as folder,
         NodeCgroup(hierarchy.mount_point, hierarchy.version, NODE_MIB * MIB) as node,
     ):
+        if at_kubepods:
+            node.set_limit(node.path, (NODE_MIB + MORE_MIB) * MIB)
+            node.set_limit(node.path / "kubepods", NODE_MIB * MIB)
         manifest, config = Path(folder) / "pods.json", Path(folder) / "config.yaml"
         config.write_text(CONFIG)
         with (
@@ -327,8 +332,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--late", action="store_true", help="stop the agent for a moment, again and again")
+    parser.add_argument("--kubepods", action="store_true", help="kubepods has the limit in place of the node")
     given = parser.parse_args()
-    return soak(given.minutes, given.seed, late=given.late)
+    return soak(given.minutes, given.seed, late=given.late, at_kubepods=given.kubepods)
 
 
 if __name__ == "__main__":

@@ -111,9 +111,8 @@ class ThrashingNode(WalkedNode):
     def moves_limit(self, *below: str, mib: int = NODE_MIB) -> Path:
         """Have a directory of the node limit its pods, and the node itself limit less; return the directory."""
         directory = self.node.path.joinpath(*below)
-        name = "memory.max" if self.node.version == 2 else "memory.limit_in_bytes"
-        for path, limit_mib in ((self.node.path, WIDE_MIB), (directory, mib)):
-            (path / name).write_text(str(limit_mib * MIB))
+        self.node.set_limit(self.node.path, WIDE_MIB * MIB)
+        self.node.set_limit(directory, mib * MIB)
         return directory
 
     def loses_page_cache(self) -> None:
