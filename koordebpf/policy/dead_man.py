@@ -29,6 +29,8 @@ from koordebpf.units import NS_PER_MS, format_ns
 FEATURE = "DeadMan"  # in audit lines and as a label of metrics; it is no feature gate
 EXECUTOR = "deadman"
 
+AT_LIMIT = " at the limit that pods have together"
+
 _BY_USE = (be_memory_evict.FEATURE, memory_evict.FEATURE)
 _FEATURES = tuple(each for each in MEMORY_FEATURES if each.name in _BY_USE)
 _FOREVER_NS = (1 << 63) - 1
@@ -157,7 +159,7 @@ def dead_man_plan(choice: DeadManChoice, firing: DeadManFiring) -> Plan:
     pod = choice.victim.candidate
     late = format_ns(firing.fired_ns - firing.heartbeat_ns)
     reason = f"no heartbeat of the agent for {late} while tasks stalled {format_ns(firing.stall_ns)} for memory"
-    reason += " at the limit that pods have together" if firing.at_limit else ""
+    reason += AT_LIMIT if firing.at_limit else ""
     message = f"trigger by koordebpf dead man's switch, kill pod: {pod.name}"
     feature = FeaturePlan(
         Verdict(FEATURE, True, reason),

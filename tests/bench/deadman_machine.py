@@ -10,6 +10,7 @@ from pathlib import Path
 
 from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.policy.dead_man import AT_LIMIT
 from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report
 from tests.contract.apiserver import until
@@ -84,7 +85,6 @@ def _with_switch(report: Report, machine: ShortMachine, folder: Path, n: int) ->
             if ms is not None:
                 until(lambda was=fired: agent.metric(_FIRED) > was, lambda: f"a shot, but:\n{agent.log}", 10)
             of_it = {key: round(after[key] - before[key]) for key in before}
-            of_it["at_kubepods"] = agent.log.count("at the limit that pods have together")
             spared, late = (agent.metric(f"koordebpf_dead_man_{key}_total") for key in ("spared", "late_stalls"))
             shown = "no kill" if ms is None else f"{ms:.0f} ms"
             report.say(f"{number}: {shown}, {of_it}, spared {spared:.0f}, late stalls {late:.0f}")
@@ -92,6 +92,8 @@ def _with_switch(report: Report, machine: ShortMachine, folder: Path, n: int) ->
             machine.loses_hog(name)
             machine.write_manifest(folder)
             until(lambda: agent.metric("koordebpf_dead_man_armed") == 0, "no victim")
+        shots = [str(plan["sentence"]) for plan in agent.plans()]
+        report.say(f"{sum(AT_LIMIT in each for each in shots)} of {len(shots)} times it fired for waits{AT_LIMIT}")
         agent.stop()
     return took
 
