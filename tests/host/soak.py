@@ -1,4 +1,4 @@
-"""Ten minutes of `koordebpf run --enforce` on a busy node: it evicts, and must not grow. `make soak`.
+"""Minutes of `koordebpf run --enforce` on a busy node: it evicts, and must not grow. `make soak`.
 
     python -m tests.host.soak --minutes 10 [--late] [--kubepods]
 
