@@ -51,8 +51,10 @@ mutate: setup ## Change pure code at random and see whether tests notice (10 min
 test-python: setup ## Run pure tests on the oldest and the newest Python.
 	@$(PYTHON) -m tests.pythons
 
-soak: setup ## Let the agent evict on a busy node for ten minutes, then bursts, a storm, plugins (root).
+soak: setup ## Let the agent evict on a busy node, stop it there again and again, then bursts, a storm, plugins (root).
 	@$(PYTHON) -m tests.host.soak
+	@$(PYTHON) -m tests.host.soak --minutes 5 --late
+	@$(PYTHON) -m tests.host.soak --minutes 5 --late --kubepods
 	@KOORDEBPF_BURSTS=100 KOORDEBPF_STORM_S=120 $(PYTHON) tests/run.py host -- -k "test_bursts or test_faults_storm"
 	@KOORDEBPF_RECORDER_KILLS=1000 $(PYTHON) tests/run.py unit -- -k test_recorder_killed
 	@KOORDEBPF_PLUGIN_CHURN_S=600 $(PYTHON) tests/run.py contract -- -k test_plugin_churn

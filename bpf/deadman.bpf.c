@@ -63,15 +63,27 @@ MAP_ARRAY(deadman_report, struct koord_deadman_report, 1);
 #define MAX_NUMA_NODES 1024	/* CONFIG_NODES_SHIFT is 10 at most */
 #define LOOK_AGAIN_NS 300000000ULL	/* two looks that are further apart do not say when a figure changed */
 
+/* Where a stall comes from: each kind is added up by itself, and has memory of its own to be short of. */
+enum stall_kind { OF_NODE, OF_LIMIT, STALL_KINDS, NO_STALL = STALL_KINDS };
+
+/* What may call one. */
+enum stall_cause { BY_MACHINE, BY_SECTION, BY_LIMIT };
+
+struct figure {
+	u64 looked_ns;
+	u64 reclaimable_pages;
+	u64 memcg;
+};
+
 struct stall_window {
 	u64 since_ns;	/* `after_ns` long; then another one begins */
 	u64 stall_ns;
-	u64 looked_ns;	/* at what follows */
-	u64 reclaimable_pages;
-	u64 claimed_ns;	/* the heartbeat for which some CPU fires or has fired */
+	struct figure node;	/* at what follows */
+	struct figure limited;
+	u64 claimed_ns;	/* of OF_NODE: the heartbeat for which some CPU fires or has fired */
 };
 
-MAP_ARRAY(deadman_stall, struct stall_window, 1);
+MAP_ARRAY(deadman_stall, struct stall_window, STALL_KINDS);
 
 #define STALL_SLOTS 8192
 
@@ -79,7 +91,7 @@ MAP_ARRAY(deadman_stall, struct stall_window, 1);
 struct open_stall {
 	u64 since_ns;	/* its begin, or when it was counted last */
 	u32 tid;
-	u32 unused;
+	u32 kind;
 };
 
 MAP_ARRAY(deadman_inside, struct open_stall, STALL_SLOTS);
@@ -88,8 +100,11 @@ MAP_ARRAY(deadman_inside, struct open_stall, STALL_SLOTS);
 struct node_seen {
 	u64 usage_pages;
 	struct mem_cgroup *memcg;
+	struct mem_cgroup *limited;	/* the topmost of those above the victim that has no room left */
+	u64 limited_usage;
+	u64 limit_pages;
 	bool is_in;
-	bool is_at_own_limit;	/* a cgroup below the node has no room left: that is not the node's shortage */
+	bool is_at_own_limit;	/* another one below the node has no room left: that is not the node's shortage */
 };
 
 /*
@@ -107,8 +122,15 @@ static __always_inline bool has_no_room(u64 usage, u64 limit)
 	return usage + room >= limit;
 }
 
-static __always_inline void look_at_node(struct node_seen *seen, struct task_struct *task, u64 node_id)
+/* The directories that the victim lies in, as kubepods and its QoS level: who is killed leaves room in each of them. */
+static __always_inline bool is_above_victim(struct koord_deadman_order *order, u64 id)
 {
+	return id == order->above_ids[0] || id == order->above_ids[1] || id == order->above_ids[2] || id == order->above_ids[3];
+}
+
+static __always_inline void look_at_node(struct node_seen *seen, struct koord_deadman_order *order, struct task_struct *task)
+{
+	u64 node_id = order->node_cgroup_id, id, limit;
 	struct css_set *css_set = READ(task, cgroups);
 	struct mem_cgroup *memcg = (struct mem_cgroup *)MEMORY_CSS(css_set);
 	const struct page_counter *at = &memcg->memory;
@@ -121,14 +143,23 @@ static __always_inline void look_at_node(struct node_seen *seen, struct task_str
 	for (int i = 0; i < MAX_DEPTH && at; i++) {
 		read_counter(&counter, at);
 		memcg = (struct mem_cgroup *)memcg_of_counter(at);
-		if (node_id && kernfs_id(READ(memcg, css.cgroup, kn)) == node_id) {
+		limit = counter.high < counter.max ? counter.high : counter.max;
+		id = node_id || has_no_room(counter.usage, limit) ? kernfs_id(READ(memcg, css.cgroup, kn)) : 0;
+		if (node_id && id == node_id) {
 			seen->usage_pages = counter.usage;
 			seen->memcg = memcg;
 			seen->is_in = true;
 			return;
 		}
-		if (has_no_room(counter.usage, counter.max) || has_no_room(counter.usage, counter.high))
-			seen->is_at_own_limit = true;
+		if (has_no_room(counter.usage, limit)) {
+			if (is_above_victim(order, id)) {
+				seen->limited = memcg;
+				seen->limited_usage = counter.usage;
+				seen->limit_pages = limit;
+			} else {
+				seen->is_at_own_limit = true;
+			}
+		}
 		at = counter.parent;
 	}
 }
@@ -268,47 +299,81 @@ static __always_inline void sweep(struct koord_deadman_report *report, bool kill
 }
 
 /* Whether the figure is new: an older one may leave out page cache that came since, and a look at it decides nothing. */
-static __always_inline bool is_news(struct stall_window *window, u64 reclaimable, u64 now_ns)
+static __always_inline bool is_news(struct figure *figure, struct mem_cgroup *memcg, u64 reclaimable, u64 now_ns)
 {
-	bool is_new = window->reclaimable_pages != reclaimable && now_ns < window->looked_ns + LOOK_AGAIN_NS;
+	bool is_new = figure->reclaimable_pages != reclaimable && figure->memcg == (u64)memcg &&
+		      now_ns < figure->looked_ns + LOOK_AGAIN_NS;
 
-	window->reclaimable_pages = reclaimable;
-	window->looked_ns = now_ns;
+	figure->reclaimable_pages = reclaimable;
+	figure->memcg = (u64)memcg;
+	figure->looked_ns = now_ns;
 	return is_new;
 }
 
-static __always_inline bool fire(struct koord_deadman_order *order, struct koord_deadman_report *report,
-				 struct stall_window *window, struct node_seen *seen, u64 heartbeat_ns, u64 now_ns)
+enum memory { UNKNOWN, ENOUGH, SHORT };
+
+static __always_inline u64 less_pages(u64 pages, u64 less)
 {
-	u64 before_ns = report->heartbeat_ns, claimed_ns = window->claimed_ns, pages = 0, less, victim_id = order->victim_id;
-	u64 stall_ns = window->stall_ns;
-	bool is_short;
+	return pages > less ? pages - less : 0;
+}
+
+static __always_inline enum memory node_memory(struct koord_deadman_order *order, struct stall_window *window,
+					       struct node_seen *seen, u64 now_ns, u64 *pages)
+{
+	u64 reclaimable;
+
+	if (!order->node_cgroup_id) {
+		*pages = available_pages(seen->memcg, order->numa_nodes);
+		return *pages < order->below_pages ? SHORT : ENOUGH;
+	}
+	reclaimable = reclaimable_pages(seen->memcg, order->numa_nodes);
+	if (!is_news(&window->node, seen->memcg, reclaimable, now_ns))
+		return UNKNOWN;
+	*pages = less_pages(seen->usage_pages, reclaimable);
+	return *pages >= order->above_pages ? SHORT : ENOUGH;
+}
+
+/* Of the directory above the victim: the same part of its limit in use as the node's threshold is of the node. */
+static __always_inline enum memory limited_memory(struct koord_deadman_order *order, struct stall_window *window,
+						  struct node_seen *seen, u64 now_ns)
+{
+	u64 reclaimable = reclaimable_pages(seen->limited, order->numa_nodes);
+
+	if (!is_news(&window->limited, seen->limited, reclaimable, now_ns))
+		return UNKNOWN;
+	return less_pages(seen->limited_usage, reclaimable) * 100 >= seen->limit_pages * order->percent ? SHORT : ENOUGH;
+}
+
+static __always_inline bool fire(struct koord_deadman_order *order, struct koord_deadman_report *report,
+				 struct stall_window *window, struct node_seen *seen, u32 kind, u64 now_ns)
+{
+	u64 heartbeat_ns = order->heartbeat_ns, before_ns = report->heartbeat_ns, pages = 0, victim_id = order->victim_id;
+	u64 stall_ns = window->stall_ns, claimed_ns;
+	enum memory node, limited = SHORT;
+	u32 first = OF_NODE;
 
 	if (!victim_id)
 		return false;
-	if (order->node_cgroup_id) {
-		less = reclaimable_pages(seen->memcg, order->numa_nodes);
-		if (!is_news(window, less, now_ns))
-			return false;
-		if (seen->usage_pages > less)
-			pages = seen->usage_pages - less;
-		is_short = pages >= order->above_pages;
-	} else {
-		pages = available_pages(seen->memcg, order->numa_nodes);
-		is_short = pages < order->below_pages;
-	}
-	if (!is_short) {
+	node = node_memory(order, window, seen, now_ns, &pages);
+	if (kind == OF_LIMIT)
+		limited = limited_memory(order, window, seen, now_ns);
+	if (node == ENOUGH || limited == ENOUGH) {
 		__sync_fetch_and_add(&report->spared, 1);
 		return false;
 	}
+	window = map_lookup(deadman_stall, &first);
+	if (node == UNKNOWN || limited == UNKNOWN || !window)
+		return false;
 	/* User space is back, or another CPU was first. */
-	if (order->heartbeat_ns != heartbeat_ns || claimed_ns == heartbeat_ns ||
+	claimed_ns = window->claimed_ns;
+	if (order->heartbeat_ns != heartbeat_ns || now_ns < heartbeat_ns + order->after_ns || claimed_ns == heartbeat_ns ||
 	    __sync_val_compare_and_swap(&window->claimed_ns, claimed_ns, heartbeat_ns) != claimed_ns)
 		return false;
 	report->victim_id = victim_id;
 	report->mode = order->mode;
 	report->stall_ns = stall_ns;
 	report->pages = pages;
+	report->at_limit = kind == OF_LIMIT;
 	report->sweeps = report->seen = report->signalled = report->refused = 0;
 	report->error = 0;
 	report->swept_ns = now_ns;
@@ -330,17 +395,27 @@ static __always_inline void add_stall(struct stall_window *window, u64 after_ns,
 		__sync_fetch_and_add(&window->stall_ns, now_ns - begin_ns);
 }
 
+static __always_inline struct stall_window *window_of(u32 kind)
+{
+	return map_lookup(deadman_stall, &kind);
+}
+
+static __always_inline bool is_enough(struct stall_window *window, struct koord_deadman_order *order, u64 now_ns)
+{
+	return window->stall_ns >= order->stall_ns && now_ns <= window->since_ns + order->after_ns;
+}
+
 static __always_inline void look(u64 now_ns)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-	u32 zero = 0;
+	u32 zero = 0, kind;
 	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
 	struct koord_deadman_report *report = map_lookup(deadman_report, &zero);
-	struct stall_window *window = map_lookup(deadman_stall, &zero);
+	struct stall_window *of_node = window_of(OF_NODE), *of_limit = window_of(OF_LIMIT);
 	struct node_seen seen = {};
 	u64 heartbeat_ns, swept_ns;
 
-	if (!order || !report || !window || order->mode == KOORD_DEADMAN_OFF)
+	if (!order || !report || !of_node || !of_limit || order->mode == KOORD_DEADMAN_OFF)
 		return;
 	heartbeat_ns = order->heartbeat_ns;
 	if (!heartbeat_ns || now_ns < heartbeat_ns + order->after_ns || now_ns > order->until_ns ||
@@ -353,10 +428,12 @@ static __always_inline void look(u64 now_ns)
 		    __sync_val_compare_and_swap(&report->swept_ns, swept_ns, now_ns) != swept_ns)
 			return;
 	} else {
-		if (window->stall_ns < order->stall_ns || now_ns > window->since_ns + order->after_ns)
+		kind = is_enough(of_node, order, now_ns) ? OF_NODE : OF_LIMIT;
+		if (kind == OF_LIMIT && !is_enough(of_limit, order, now_ns))
 			return;
-		look_at_node(&seen, task, order->node_cgroup_id);
-		if (!seen.is_in || !fire(order, report, window, &seen, heartbeat_ns, now_ns))
+		look_at_node(&seen, order, task);
+		if (!seen.is_in || (kind == OF_LIMIT && !seen.limited) ||
+		    !fire(order, report, kind == OF_LIMIT ? of_limit : of_node, &seen, kind, now_ns))
 			return;
 	}
 	sweep(report, report->mode == KOORD_DEADMAN_KILL);
@@ -369,9 +446,23 @@ static __always_inline struct open_stall *stall_of(u32 tid)
 	return map_lookup(deadman_inside, &slot);
 }
 
-static __always_inline void begin_stall(bool may_be_of_own_limit)
+/* Reclaim of the whole machine is the node's for any task; a limit is so for those above the victim alone. */
+static __always_inline u32 kind_of(struct koord_deadman_order *order, struct node_seen *seen, enum stall_cause cause)
 {
-	u32 tid = (u32)bpf_get_current_pid_tgid(), zero = 0;
+	if (!seen->is_in)
+		return NO_STALL;
+	if (cause == BY_MACHINE)
+		return OF_NODE;
+	if (seen->is_at_own_limit)
+		return NO_STALL;
+	if (seen->limited)
+		return OF_LIMIT;
+	return cause == BY_LIMIT && !order->node_cgroup_id ? NO_STALL : OF_NODE;
+}
+
+static __always_inline void begin_stall(enum stall_cause cause)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid(), zero = 0, kind;
 	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
 	struct open_stall *open = stall_of(tid);
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
@@ -381,13 +472,15 @@ static __always_inline void begin_stall(bool may_be_of_own_limit)
 	/* No task waits for a kernel thread that reclaims (kswapd, kcompactd). */
 	if (!order || !open || order->mode == KOORD_DEADMAN_OFF || (READ(task, flags) & PF_KTHREAD))
 		return;
-	look_at_node(&seen, task, order->node_cgroup_id);
-	if (!seen.is_in || (may_be_of_own_limit && seen.is_at_own_limit)) {
+	look_at_node(&seen, order, task);
+	kind = kind_of(order, &seen, cause);
+	if (kind == NO_STALL) {
 		if (open->tid == tid)
 			open->tid = 0;
 		return;
 	}
 	open->since_ns = now_ns;
+	open->kind = kind;
 	open->tid = tid;
 	look(now_ns);
 }
@@ -398,14 +491,15 @@ static __always_inline void count_stall(bool is_over)
 	u32 tid = (u32)bpf_get_current_pid_tgid(), zero = 0;
 	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
 	struct koord_deadman_report *report = map_lookup(deadman_report, &zero);
-	struct stall_window *window = map_lookup(deadman_stall, &zero);
 	struct open_stall *open = stall_of(tid);
+	struct stall_window *window;
 	u64 now_ns = bpf_ktime_get_ns(), since_ns;
 
 	if (!open || open->tid != tid)
 		return;
 	since_ns = open->since_ns;
 	open->since_ns = now_ns;
+	window = window_of(open->kind);
 	if (is_over)
 		open->tid = 0;
 	if (!order || !window || !report)
@@ -427,7 +521,7 @@ int on_deadman_enter(u64 *ctx)
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 
 	if (!BPF_CORE_READ_BITFIELD_PROBED(task, in_memstall))
-		begin_stall(true);
+		begin_stall(BY_SECTION);
 	return 0;
 }
 
@@ -449,7 +543,7 @@ int on_deadman_leave(u64 *ctx)
 SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
 int on_deadman_direct_begin(u64 *ctx)
 {
-	begin_stall(false);
+	begin_stall(BY_MACHINE);
 	return 0;
 }
 
@@ -465,7 +559,7 @@ int on_deadman_shrink(u64 *ctx)
 	return 0;
 }
 
-/* Where the kernel accounts no pressure, reclaim is all that is counted. The machine has no limit of a cgroup. */
+/* Where the kernel accounts no pressure, reclaim is all that is counted. */
 SEC("tp_btf/mm_vmscan_direct_reclaim_end")
 int on_deadman_direct_end(u64 *ctx)
 {
@@ -476,11 +570,7 @@ int on_deadman_direct_end(u64 *ctx)
 SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
 int on_deadman_memcg_begin(u64 *ctx)
 {
-	u32 zero = 0;
-	struct koord_deadman_order *order = map_lookup(deadman_order, &zero);
-
-	if (order && order->node_cgroup_id)
-		begin_stall(true);
+	begin_stall(BY_LIMIT);
 	return 0;
 }
 

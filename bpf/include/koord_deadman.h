@@ -9,6 +9,8 @@ enum koord_deadman_mode {
 	KOORD_DEADMAN_KILL = 2,
 };
 
+#define KOORD_DEADMAN_LEVELS 4
+
 /* Written by user space; the heartbeat first, which makes everything else harmless for `after_ns`. */
 struct koord_deadman_order {
 	u64 heartbeat_ns;	/* CLOCK_MONOTONIC */
@@ -21,6 +23,9 @@ struct koord_deadman_order {
 	u64 below_pages;	/* the machine: free, page cache and reclaimable slab; 0: never */
 	u32 mode;
 	u32 numa_nodes;		/* of the machine */
+	u32 percent;		/* of a limit above the victim in use: as the node's threshold is of the node */
+	u32 unused;
+	u64 above_ids[KOORD_DEADMAN_LEVELS];	/* cgroups above the victim and below the node; 0: none */
 };
 
 /* Written by the programs. Of one heartbeat there is one at most. */
@@ -40,6 +45,7 @@ struct koord_deadman_report {
 	u64 fired;		/* since load */
 	u64 late_stalls;	/* stalls that ended while the heartbeat was late */
 	u64 spared;		/* of those with stall enough: the node had memory */
+	u64 at_limit;		/* 1: the stalls were at a limit above the victim, not at the node's */
 };
 
 #endif

@@ -86,7 +86,8 @@ class Rounds:
         if ladder and ladder.last_rung_ns == view.now_ns:
             self._parts.measuring.history.restart_stall_window()
         if self._parts.dead_man:
-            self._parts.dead_man.choose(tick, view, decision.holding, self._parts.clock.now_ns())
+            above, clock = self._parts.measuring.watch.index.above, self._parts.clock
+            self._parts.dead_man.choose(tick, view, decision.holding, above, clock.now_ns())
         self._carry_out_strategies(view, decision)
         self._parts.sinks.publish(RoundEnded(tick, view, decision, signal_state(self._parts.measuring.watch)))
         return RoundEnd(view.measure, decision.is_short)

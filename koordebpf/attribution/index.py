@@ -254,6 +254,16 @@ class CgroupIndex:
         """Return the cgroups directly below one."""
         return tuple(self._children.get(cgroup_id, ()))
 
+    def above(self, cgroup_id: int) -> tuple[int, ...]:
+        """Return the cgroups that it lies in below the node's root, the nearest first; none where one is not held."""
+        found: list[int] = []
+        while (node := self._nodes.get(cgroup_id)) is not None:
+            if cgroup_id in self._roots:
+                return tuple(found[1:])
+            found.append(cgroup_id)
+            cgroup_id = node.parent_id
+        return ()
+
     def cgroups_without_pod(self) -> tuple[Owner, ...]:
         """Return the pod-level cgroups for which no pod is known."""
         strays = (cgroup_id for path_uid, cgroup_id in self._levels.items() if path_uid not in self._pods.names.uids)

@@ -54,7 +54,7 @@ class NodeCgroup(Closing):
         except OSError as error:
             raise SupportError(f"node cgroup {self.path}", error.strerror or "mkdir failed", _WRITABLE) from None
         try:
-            (self.path / ("memory.max" if version == 2 else "memory.limit_in_bytes")).write_text(str(limit_bytes))
+            self.set_limit(self.path, limit_bytes)
             if version == 2:
                 _enable_memory(self.path)
             for level in ("kubepods", "kubepods/burstable", "kubepods/besteffort"):
@@ -62,6 +62,10 @@ class NodeCgroup(Closing):
         except BaseException:
             self.close()
             raise
+
+    def set_limit(self, path: Path, limit_bytes: int) -> None:
+        """Limit the memory of a cgroup of the node."""
+        (path / ("memory.max" if self.version == 2 else "memory.limit_in_bytes")).write_text(str(limit_bytes))
 
     def _make(self, path: Path) -> None:
         path.mkdir()
@@ -84,7 +88,7 @@ class NodeCgroup(Closing):
         self._make(pod_path)
         self.pod_paths[name] = pod_path
         if limit_bytes is not None:
-            (pod_path / ("memory.max" if self.version == 2 else "memory.limit_in_bytes")).write_text(str(limit_bytes))
+            self.set_limit(pod_path, limit_bytes)
         ids = [uuid.uuid4().hex * 2 for _ in range(containers)]
         directories = [pod_path / container_id for container_id in ids]
         for directory in directories:

@@ -29,6 +29,8 @@ from koordebpf.units import NS_PER_MS, format_ns
 FEATURE = "DeadMan"  # in audit lines and as a label of metrics; it is no feature gate
 EXECUTOR = "deadman"
 
+AT_LIMIT = " at the limit that pods have together"
+
 _BY_USE = (be_memory_evict.FEATURE, memory_evict.FEATURE)
 _FEATURES = tuple(each for each in MEMORY_FEATURES if each.name in _BY_USE)
 _FOREVER_NS = (1 << 63) - 1
@@ -70,6 +72,11 @@ class DeadManChoice(msgspec.Struct, frozen=True):
     until_ns: int = 0
     feature: str = ""
 
+    @property
+    def percent(self) -> int:
+        """memoryEvictThresholdPercent, of which `threshold_bytes` is the first byte."""
+        return self.threshold_bytes * 100 // self.capacity_bytes
+
 
 class PlannedDeadMan(msgspec.Struct, frozen=True):
     """Whom the switch would be armed with after a round; `settings.action` is count or kill."""
@@ -79,7 +86,10 @@ class PlannedDeadMan(msgspec.Struct, frozen=True):
 
 
 class DeadManFiring(msgspec.Struct, frozen=True):
-    """What the programs say that they did, for one heartbeat. Moments are CLOCK_MONOTONIC nanoseconds."""
+    """What the programs say that they did, for one heartbeat. Moments are CLOCK_MONOTONIC nanoseconds.
+
+    `at_limit`: tasks stalled at the limit of a cgroup that many pods are in, the victim too.
+    """
 
     heartbeat_ns: int
     fired_ns: int
@@ -89,6 +99,7 @@ class DeadManFiring(msgspec.Struct, frozen=True):
     signalled: int
     refused: int
     error: int  # the last refusal, as a negative errno
+    at_limit: bool = False
 
 
 def dead_man_choice(tick: TickFrame, view: NodeView, holding: Sequence[ClosedGuard]) -> DeadManChoice:
@@ -148,6 +159,7 @@ def dead_man_plan(choice: DeadManChoice, firing: DeadManFiring) -> Plan:
     pod = choice.victim.candidate
     late = format_ns(firing.fired_ns - firing.heartbeat_ns)
     reason = f"no heartbeat of the agent for {late} while tasks stalled {format_ns(firing.stall_ns)} for memory"
+    reason += AT_LIMIT if firing.at_limit else ""
     message = f"trigger by koordebpf dead man's switch, kill pod: {pod.name}"
     feature = FeaturePlan(
         Verdict(FEATURE, True, reason),

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy
 from tests.contract.apiserver import until
 from tests.host.thrashing_node import WalkedNode
 from tests.support.loads.workloads import BUILD, Holder
@@ -18,6 +18,8 @@ FILE_MIB = 128  # of each of two walkers
 EARLY_MIB = 40  # who holds nothing is no victim
 LEFT_MIB = int(os.environ.get("KOORDEBPF_LEFT_MIB", "96"))  # of page cache, once the pod holds the rest
 MOST_MIB = 4096  # of a machine that may be filled
+# Less than is available at first: as much all pods together may have, as with the kubelet's enforceNodeAllocatable.
+_RESERVED_MIB = int(os.environ.get("KOORDEBPF_RESERVED_MIB", "0"))
 _NO_LIMIT = 1 << 42
 _LONG_S = 600
 _MCL_CURRENT, _MCL_FUTURE = 1, 2  # include/uapi/asm-generic/mman.h
@@ -78,6 +80,23 @@ class ShortMachine(WalkedNode):
         self.cgroup_root = f"/{self.node.path.name}"
         (self.ls,) = self.node.add_pod("ls", be=False)
         self.be = self.ls
+        self._limited_mib = available_mib() - _RESERVED_MIB if _RESERVED_MIB else None
+        if self._limited_mib is not None:
+            self.node.set_limit(self.kubepods, self._limited_mib * MIB)
+
+    @property
+    def kubepods(self) -> Path:
+        """The directory of all pods."""
+        return self.ls.parents[2]
+
+    @property
+    def _left_for_pods_mib(self) -> int:
+        if self._limited_mib is None:
+            return available_mib()
+        with CgroupMemory(self.kubepods, self.node.version) as memory:
+            now = memory.read()
+        in_use = now.usage_bytes - now.inactive_file_bytes - now.active_file_bytes
+        return self._limited_mib - in_use // MIB
 
     def has_hog(self, name: str) -> None:
         """Give it a best-effort pod that holds a little."""
@@ -106,8 +125,8 @@ class ShortMachine(WalkedNode):
         until(lambda: self.node.usage_bytes() > 2 * FILE_MIB * MIB, "files in memory", 60)
 
     def grows(self) -> int:
-        """Have the best-effort pod take all memory but a little; return how many MiB more."""
-        mib = available_mib() - LEFT_MIB
+        """Have the best-effort pod take all memory that pods may have but a little; return how many MiB more."""
+        mib = self._left_for_pods_mib - LEFT_MIB
         self._hold(mib, waits=False)
         return mib
 

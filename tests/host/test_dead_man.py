@@ -11,8 +11,10 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.kernel.bpf.deadman import DeadMan, DeadManOrder, Mode, support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
@@ -22,7 +24,7 @@ from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.stall_windows import StallWindows
-from tests.host.thrashing_node import FILE_MIB, HELD_MIB, NODE_MIB, THRESHOLD_PERCENT, ThrashingNode
+from tests.host.thrashing_node import FILE_MIB, HELD_MIB, NODE_MIB, THRESHOLD_PERCENT, WIDE_MIB, ThrashingNode
 from tests.support.bpf_ids import OtherMap, held_by, wait_for_none
 from tests.support.nodes import MIB
 from tests.support.patience import patience
@@ -227,6 +229,63 @@ def test_no_stall_is_counted_twice(thrashing, counts_psi):
     assert 0 < counted_ms <= waited_ms + STALL_NS / NS_PER_MS
 
 
+# As on a node whose kubelet enforces node allocatable: the node's own limit is never met.
+def limited_order(node: ThrashingNode, *, of_node: int = THRESHOLD_PERCENT, **given: Any) -> DeadManOrder:
+    besteffort, kubepods = node.be.parents[1:3]
+    given.setdefault("above_ids", (cgroup_id(besteffort), cgroup_id(kubepods)))
+    given.setdefault("percent", THRESHOLD_PERCENT)
+    return replace(order(node), above_pages=WIDE_MIB * MIB * of_node // 100 // mmap.PAGESIZE, **given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [None, "reclaim"])
+@pytest.mark.parametrize("level", ["kubepods", "besteffort"])
+def test_pods_that_wait_at_a_limit_above_the_victim_are_counted(thrashing, support, source, level):
+    if level == "kubepods":
+        limited, container = thrashing.moves_limit("kubepods"), thrashing.ls
+    else:
+        limited = thrashing.moves_limit("kubepods", "besteffort", mib=220)
+        (container,) = thrashing.node.add_pod("walks")
+    for _ in range(3):
+        thrashing.walks(FILE_MIB // 2, container)
+    with DeadMan(source) as programs:
+        programs.order(time.monotonic_ns(), limited_order(thrashing))
+        thrashing.grows()
+        thrashing.dies()
+        report = programs.report()
+    assert report.fired == 1 and report.at_limit and report.stall_ns >= STALL_NS
+    assert thrashing.times_full(limited) > 0 and thrashing.times_full() == 0 and thrashing.has_survived
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("enough", ["the node", "kubepods"])
+def test_pods_that_wait_at_kubepods_are_spared_while_it_or_the_node_has_memory(thrashing, dead_man, enough):
+    limited = thrashing.moves_limit("kubepods")
+    thrashing.starts_walking()
+    thrashing.grows()
+    wanted = limited_order(thrashing, of_node=95) if enough == "the node" else limited_order(thrashing, percent=95)
+    dead_man.order(time.monotonic_ns(), wanted)
+    until(lambda: dead_man.report().spared > 0, lambda: f"a node that is spared, but: {dead_man.report()}", 20)
+    assert dead_man.report().fired == 0 and all(each.process.poll() is None for each in thrashing.holders)
+    assert thrashing.times_full(limited) > 0 and thrashing.times_full() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why", ["the victim lies elsewhere", "nothing is known above the victim"])
+def test_a_limit_of_many_pods_is_not_counted_where(thrashing, dead_man, why):
+    elsewhere = why == "the victim lies elsewhere"
+    limited = thrashing.moves_limit("kubepods", "burstable", mib=32) if elsewhere else thrashing.moves_limit("kubepods")
+    thrashing.grows()
+    until(lambda: thrashing.node.usage_bytes() > HELD_MIB * MIB, "memory that is held")
+    thrashing.walks(FILE_MIB)
+    given = {} if elsewhere else {"above_ids": ()}
+    dead_man.order(time.monotonic_ns(), limited_order(thrashing, **given))
+    time.sleep(patience(4))
+    report = dead_man.report()
+    assert thrashing.times_full(limited) > 100 and thrashing.times_full() == 0
+    assert report.fired == 0 and report.late_stalls == 0
+
+
 class StoppedAgent:
     """An agent with the switch, on a node that is about to thrash."""
 
@@ -261,6 +320,24 @@ def test_an_agent_that_is_stopped_has_its_first_victim_killed_and_says_so_afterw
         assert (outcome["name"], outcome["executor"], outcome["result"]) == ("be", "deadman", "done")
         assert line["sentence"].startswith("the dead man's switch killed default/be: no heartbeat of the agent for ")
         until(lambda: stopped.fired("kill") == 1, "the metric")
+        assert agent.stop() == 0
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_stopped_has_its_victim_killed_where_pods_wait_at_kubepods(thrashing, tmp_path):
+    thrashing.moves_limit("kubepods")
+    stopped = StoppedAgent(thrashing, tmp_path, "kill", "--enforce")
+    with stopped.agent as agent:
+        stopped.is_armed()
+        thrashing.starts_walking()
+        agent.process.send_signal(signal.SIGSTOP)
+        thrashing.grows()
+        thrashing.dies()
+        assert thrashing.times_full() == 0 and thrashing.has_survived
+        agent.process.send_signal(signal.SIGCONT)
+        line = agent.has_plan()
+        assert line["outcomes"][0]["name"] == "be"
+        assert line["sentence"].endswith(" for memory at the limit that pods have together")
         assert agent.stop() == 0
 
 

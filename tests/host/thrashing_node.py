@@ -14,6 +14,7 @@ from tests.support.loads.workloads import BUILD, Holder
 from tests.support.nodes import MIB, NodeCgroup
 
 NODE_MIB = 256
+WIDE_MIB = 300  # of a node whose pods have the limit in its place; HELD_MIB are 63 % of it
 THRESHOLD_PERCENT = 60
 HELD_MIB = 190  # 74 %; 66 MiB are left for files of 128
 FILE_MIB = 128
@@ -96,15 +97,23 @@ class ThrashingNode(WalkedNode):
             self.walks(self._scale * FILE_MIB // 2)
         until(lambda: self.node.usage_bytes() > self._scale * (EARLY_MIB + FILE_MIB) * MIB, "files in memory")
 
-    def walks(self, mib: int) -> None:
-        """Have one more process of that pod read a file, again and again."""
-        command = [BUILD / "thrash", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs", *_RECENT]
+    def walks(self, mib: int, container: Path | None = None) -> None:
+        """Have one more process of that pod, or of another one, read a file, again and again."""
+        procs = (container or self.ls) / "cgroup.procs"
+        command = [BUILD / "thrash", "/var/tmp", str(mib), str(_WALK_S), procs, *_RECENT]
         self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
     def floods(self, mib: int) -> None:
         """Have one more process of that pod read a file with read-ahead, whose pages are charged in large folios."""
         command = [BUILD / "cacheflood", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs"]
         self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
+    def moves_limit(self, *below: str, mib: int = NODE_MIB) -> Path:
+        """Have a directory of the node limit its pods, and the node itself limit less; return the directory."""
+        directory = self.node.path.joinpath(*below)
+        self.node.set_limit(self.node.path, WIDE_MIB * MIB)
+        self.node.set_limit(directory, mib * MIB)
+        return directory
 
     def loses_page_cache(self) -> None:
         """Have a process that is not of the node take page cache of that pod, again and again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from koordebpf.agent.config.settings import AgentConfig
@@ -63,8 +63,15 @@ class DeadManSwitch:
         self._fired = 0
         self._is_well = True
 
-    def choose(self, tick: TickFrame, view: NodeView, holding: Sequence[ClosedGuard], now_ns: int) -> None:
-        """Arm it with this round's choice, or disarm it where there is none."""
+    def choose(
+        self,
+        tick: TickFrame,
+        view: NodeView,
+        holding: Sequence[ClosedGuard],
+        above: Callable[[int], tuple[int, ...]],
+        now_ns: int,
+    ) -> None:
+        """Arm it with this round's choice, or disarm it where there is none. `above`: `CgroupIndex.above`."""
         from koordebpf.kernel.bpf.deadman import DeadManOrder
 
         choice = dead_man_choice(tick, view, holding)
@@ -87,6 +94,8 @@ class DeadManSwitch:
                 node_cgroup_id=self._node_cgroup_id,
                 above_pages=in_use,
                 below_pages=max(choice.capacity_bytes // mmap.PAGESIZE - in_use, 0),
+                percent=choice.percent,
+                above_ids=above(choice.cgroup_id),
                 mode=self._mode,
             ),
         )
@@ -118,6 +127,7 @@ class DeadManSwitch:
             heartbeat_ns=report.heartbeat_ns,
             fired_ns=report.fired_ns,
             stall_ns=report.stall_ns,
+            at_limit=bool(report.at_limit),
             kills=report.mode == "kill",
             processes=report.seen,
             signalled=report.signalled,

@@ -37,16 +37,17 @@ _COUNTS: dict[StallSource, str] = {
 _MODES: tuple[Mode, ...] = ("off", "count", "kill")  # enum koord_deadman_mode
 _NEVER = (1 << 64) - 1
 _HEARTBEAT = struct.Struct("<Q")
-_ORDER = struct.Struct("<8Q2I")  # struct koord_deadman_order
+_LEVELS = 4  # KOORD_DEADMAN_LEVELS
+_ORDER = struct.Struct(f"<8Q4I{_LEVELS}Q")  # struct koord_deadman_order
 _ORDER_MEMBERS = (
     *("heartbeat_ns", "after_ns", "stall_ns", "until_ns", "victim_id", "node_cgroup_id", "above_pages"),
-    *("below_pages", "mode", "numa_nodes"),
+    *("below_pages", "mode", "numa_nodes", "percent", "unused", "above_ids"),
 )
 _MODE_AT = 64  # offset in koord_deadman_order
-_REPORT = struct.Struct("<6Q5Ii3Q")  # struct koord_deadman_report
+_REPORT = struct.Struct("<6Q5Ii4Q")  # struct koord_deadman_report
 _REPORT_MEMBERS = (
     *("heartbeat_ns", "fired_ns", "victim_id", "stall_ns", "pages", "swept_ns", "mode", "sweeps", "seen"),
-    *("signalled", "refused", "error", "fired", "late_stalls", "spared"),
+    *("signalled", "refused", "error", "fired", "late_stalls", "spared", "at_limit"),
 )
 
 
@@ -56,6 +57,9 @@ class DeadManOrder(msgspec.Struct, frozen=True):
     `node_cgroup_id` 0: the machine is the node, which is short with less than `below_pages` free or easily reclaimed; a
     node cgroup is with `above_pages` in use beside what is easily reclaimed. `victim_id` 0: no pod. After `until_ns`
     nothing is done: the choice is too old.
+
+    `above_ids`: cgroups above the victim and below the node, the nearest first; of more than four the nearest count.
+    Stalls at the limit of one of them count where `percent` of it is in use beside what is easily reclaimed.
     """
 
     after_ns: int
@@ -65,11 +69,16 @@ class DeadManOrder(msgspec.Struct, frozen=True):
     node_cgroup_id: int = 0
     above_pages: int = _NEVER
     below_pages: int = 0
+    percent: int = 100
+    above_ids: tuple[int, ...] = ()
     mode: Mode = "off"
 
 
 class DeadManReport(msgspec.Struct, frozen=True):
-    """What the programs did last, and sums since they were loaded. Moments are CLOCK_MONOTONIC nanoseconds."""
+    """What the programs did last, and sums since they were loaded. Moments are CLOCK_MONOTONIC nanoseconds.
+
+    `at_limit` 1: tasks stalled at a limit above the victim, not at the node's.
+    """
 
     heartbeat_ns: int
     fired_ns: int
@@ -84,6 +93,7 @@ class DeadManReport(msgspec.Struct, frozen=True):
     fired: int
     late_stalls: int
     spared: int
+    at_limit: int
 
 
 class DeadMan(Closing):
@@ -174,6 +184,9 @@ class DeadMan(Closing):
             order.below_pages,
             mode,
             self._numa_nodes,
+            order.percent,
+            0,
+            *(*order.above_ids, *[0] * _LEVELS)[:_LEVELS],
         )
         self._order.write(0, data)
 

@@ -240,6 +240,13 @@ def test_a_node_cgroup_is_the_root_of_its_tree() -> None:
     assert index.path(7) == f"{top}/kubepods/podinner"
 
 
+def test_what_a_cgroup_lies_in() -> None:
+    index = walked()
+    index.born(mkdir(32, 31, APP))
+    assert index.above(APP_ID) == (POD_ID, KUBEPODS) and index.above(KUBEPODS) == ()
+    assert index.above(ROOT) == () and index.above(32) == () and index.above(99) == ()
+
+
 def test_kubepods_itself_may_be_the_node() -> None:
     index = CgroupIndex()
     index.replace_all([(5, 4, "kubepods/besteffort"), (6, 5, "kubepods/besteffort/podu-1")])

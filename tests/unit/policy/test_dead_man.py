@@ -15,6 +15,7 @@ from koordebpf.policy.dead_man import (
 from koordebpf.policy.decide_tick import decided_again, tick_view
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.slo.strategies.threshold_bytes import first_byte_at
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.state.outcome import Result
@@ -106,6 +107,19 @@ def test_the_choice_ends_with_the_list_of_pods_that_it_was_made_from():
     synced_ns = NOW_NS - 5 * NS_PER_S
     found = chosen(tick(guard=GuardFacts(NOW_NS, "api", synced_ns)))
     assert found.until_ns == synced_ns + TickSettings().guards.pods_max_age_ns
+
+
+@pytest.mark.parametrize("percent", [1, 33, 70, 99, 100])
+@pytest.mark.parametrize("capacity", [7 * MIB + 1, 1000 * MIB, 16_571_883_520])
+def test_a_limit_that_pods_share_has_the_threshold_of_the_node(percent, capacity):
+    assert (
+        DeadManChoice("", threshold_bytes=first_byte_at(percent, capacity), capacity_bytes=capacity).percent == percent
+    )
+
+
+def test_where_pods_waited_at_a_limit_that_they_share_it_says_so():
+    plan = dead_man_plan(chosen(tick()), replace(FIRING, at_limit=True))
+    assert plan.sentence.endswith(" while tasks stalled 40 ms for memory at the limit that pods have together")
 
 
 def test_what_it_did_is_a_plan_with_an_outcome():
