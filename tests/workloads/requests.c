@@ -35,6 +35,7 @@ static void serve(uint64_t first, char **argv)
 	uint64_t takes = number(argv[5], MAX_US) * NS_PER_US, started;
 	unsigned long bursts = number(argv[7], MAX_BURSTS);
 
+	begin();
 	for (unsigned long at = 0; at < bursts; at++) {
 		uint64_t start = first + at * every, due = start;
 
