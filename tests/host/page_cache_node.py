@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.host.paging_probe import Paging, paging, working_set
@@ -28,10 +29,11 @@ class PageCacheNode:
     Args:
         node: has room for both pods' programs and not for what `be` reads.
         folder: for files; on a disk, where the file of `ls` is read from.
+        flood_after_s: seconds of `felt` before `be` reads; after two `ls` looks.
     """
 
-    def __init__(self, node: NodeCgroup, folder: Path) -> None:
-        self.node, self._folder = node, folder
+    def __init__(self, node: NodeCgroup, folder: Path, flood_after_s: int = 0) -> None:
+        self.node, self._folder, self._flood_after_s = node, folder, flood_after_s
         (self.ls,) = node.add_pod("ls", be=False)
         (self.be,) = node.add_pod("be")
         self.ls_pod, self.be_pod = node.pod_paths["ls"], node.pod_paths["be"]
@@ -45,7 +47,9 @@ class PageCacheNode:
     @property
     def flood(self) -> tuple[object, ...]:
         """The command of pod `be`."""
-        return (*_JOIN, self.be / "cgroup.procs", "dd", f"if={self.sparse}", "of=/dev/null", "bs=1M")
+        reads = ("dd", f"if={self.sparse}", "of=/dev/null", "bs=1M")
+        later = ("sh", "-c", 'sleep "$1"; shift; exec "$@"', "sh", self._flood_after_s, *reads)
+        return (*_JOIN, self.be / "cgroup.procs", *(later if self._flood_after_s else reads))
 
     def arguments(self, *, is_on: bool = True, **settings: object) -> tuple[object, ...]:
         """Return an agent's arguments; on cgroup v1 it limits by memory.limit_in_bytes."""
@@ -55,14 +59,19 @@ class PageCacheNode:
         config.write_text(_CONFIG.replace("{}", f"{{{given}}}").replace("GATE", str(is_on).lower()))
         return "--pods", manifest, "--node-cgroup", self.node.path, "--config", config
 
-    def felt(self, seconds: float, warm_s: float) -> Paging:
-        """Return what `ls` feels of the flood, after it has felt it for `warm_s`."""
-        return paging(self.ls_pod, self.ls, self.set, self.flood, seconds, 2, warm_s)
+    def felt(self, seconds: float, warm_s: float, is_warm: Callable[[float], bool] | None = None) -> Paging:
+        """Return what `ls` feels of the flood, after it has felt it for `warm_s`, or until `is_warm`, as `paging`."""
+        return paging(self.ls_pod, self.ls, self.set, self.flood, seconds, 2, warm_s, is_warm)
 
     def start(self, container: Path, *command: object) -> subprocess.Popen[bytes]:
         """Start a process in a container; its standard output is read by the caller."""
         joined = (*_JOIN, container / "cgroup.procs", *command)
         return subprocess.Popen(list(map(str, joined)), stdout=subprocess.PIPE, start_new_session=True)
+
+    def empty(self) -> None:
+        """Drop the page cache of what `be` has read."""
+        with self.sparse.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def limit(self) -> int | None:
         """Return the limit of pod `be`; None: it has none."""
