@@ -31,6 +31,8 @@ _SECONDS, _WARM_S = 3.0, 3.0
 _WITHIN_S = 90.0  # the flood has filled the node, or with limits the file is back
 _FLOOD_AFTER_S = 4  # two of them with requests
 _PER_S = PageCacheSettings().refault_rate
+_NODE_BYTES = int(os.environ.get("KOORDEBPF_NODE_MIB", NODE_BYTES // MIB)) * MIB  # more than the machine has: that
+_V1 = os.environ.get("KOORDEBPF_PAGE_CACHE_V1", "limit")
 _FEWER = 5  # times
 _MEDIAN = "median, 99th percentile and worst of the pairs; the median counts"
 
@@ -55,9 +57,9 @@ def page_cache(report: Report) -> None:
     try:
         with (
             tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
-            NodeCgroup(hierarchy.mount_point, hierarchy.version, NODE_BYTES) as cgroup,
+            NodeCgroup(hierarchy.mount_point, hierarchy.version, _NODE_BYTES) as cgroup,
         ):
-            _felt(report, PageCacheNode(cgroup, Path(folder), _FLOOD_AFTER_S), Path(folder), pairs)
+            _felt(report, PageCacheNode(cgroup, Path(folder), _FLOOD_AFTER_S, _V1), Path(folder), pairs)
         with NodeCgroup(hierarchy.mount_point, hierarchy.version, 512 * MIB) as cgroup:
             _looks(report, cgroup)
     except (SupportError, OSError) as error:
@@ -78,7 +80,7 @@ def _felt(report: Report, node: PageCacheNode, folder: Path, pairs: int) -> None
             f"agent {without.agent_percent:.2f} → {limited.agent_percent:.2f} % of a core"
         )
     method = (
-        f"a file of {SET_MIB} MiB at random, a flood beside it; node of {NODE_BYTES // MIB} MiB; {_SECONDS:g} s each, "
+        f"a file of {SET_MIB} MiB at random, a flood beside it; node of {_NODE_BYTES // MIB} MiB; {_SECONDS:g} s each, "
         "with limits once the file is back"
     )
     for made, what in ((windows[False], "without limits"), (windows[True], "with limits")):
