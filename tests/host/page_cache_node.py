@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.host.paging_probe import Paging, paging, working_set
 from tests.support.nodes import MIB, NodeCgroup
 
 NODE_BYTES, SET_MIB = 512 * MIB, 96
+_V1 = {"limit": "memory.limit_in_bytes", "softLimit": "memory.soft_limit_in_bytes"}
 _CONFIG = """
 apiVersion: koordebpf.io/v1alpha1
 kind: AgentConfiguration
@@ -28,10 +30,12 @@ class PageCacheNode:
     Args:
         node: has room for both pods' programs and not for what `be` reads.
         folder: for files; on a disk, where the file of `ls` is read from.
+        flood_after_s: seconds of `felt` before `be` reads; after two `ls` looks.
+        v1: the strategy's setting.
     """
 
-    def __init__(self, node: NodeCgroup, folder: Path) -> None:
-        self.node, self._folder = node, folder
+    def __init__(self, node: NodeCgroup, folder: Path, flood_after_s: int = 0, v1: str = "limit") -> None:
+        self.node, self._folder, self._flood_after_s, self._v1 = node, folder, flood_after_s, v1
         (self.ls,) = node.add_pod("ls", be=False)
         (self.be,) = node.add_pod("be")
         self.ls_pod, self.be_pod = node.pod_paths["ls"], node.pod_paths["be"]
@@ -40,29 +44,36 @@ class PageCacheNode:
         self.sparse = folder / "sparse"
         with self.sparse.open("wb") as made:
             made.truncate(1 << 40)
-        self.limit_file = self.be_pod / ("memory.high" if node.version == 2 else "memory.limit_in_bytes")
+        self.limit_file = self.be_pod / ("memory.high" if node.version == 2 else _V1[v1])
 
     @property
     def flood(self) -> tuple[object, ...]:
         """The command of pod `be`."""
-        return (*_JOIN, self.be / "cgroup.procs", "dd", f"if={self.sparse}", "of=/dev/null", "bs=1M")
+        reads = ("dd", f"if={self.sparse}", "of=/dev/null", "bs=1M")
+        later = ("sh", "-c", 'sleep "$1"; shift; exec "$@"', "sh", self._flood_after_s, *reads)
+        return (*_JOIN, self.be / "cgroup.procs", *(later if self._flood_after_s else reads))
 
     def arguments(self, *, is_on: bool = True, **settings: object) -> tuple[object, ...]:
-        """Return an agent's arguments; on cgroup v1 it limits by memory.limit_in_bytes."""
+        """Return an agent's arguments."""
         manifest, config = self._folder / "pods.json", self._folder / "config.yaml"
         self.node.write_manifest(manifest, threshold_percent=99, lower_percent=98)
-        given = ", ".join(f"{name}: {value}" for name, value in ({"v1": "limit"} | settings).items())
+        given = ", ".join(f"{name}: {value}" for name, value in ({"v1": self._v1} | settings).items())
         config.write_text(_CONFIG.replace("{}", f"{{{given}}}").replace("GATE", str(is_on).lower()))
         return "--pods", manifest, "--node-cgroup", self.node.path, "--config", config
 
-    def felt(self, seconds: float, warm_s: float) -> Paging:
-        """Return what `ls` feels of the flood, after it has felt it for `warm_s`."""
-        return paging(self.ls_pod, self.ls, self.set, self.flood, seconds, 2, warm_s)
+    def felt(self, seconds: float, warm_s: float, is_warm: Callable[[float], bool] | None = None) -> Paging:
+        """Return what `ls` feels of the flood, after it has felt it for `warm_s`, or until `is_warm`, as `paging`."""
+        return paging(self.ls_pod, self.ls, self.set, self.flood, seconds, 2, warm_s, is_warm)
 
     def start(self, container: Path, *command: object) -> subprocess.Popen[bytes]:
         """Start a process in a container; its standard output is read by the caller."""
         joined = (*_JOIN, container / "cgroup.procs", *command)
         return subprocess.Popen(list(map(str, joined)), stdout=subprocess.PIPE, start_new_session=True)
+
+    def empty(self) -> None:
+        """Drop the page cache of what `be` has read."""
+        with self.sparse.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def limit(self) -> int | None:
         """Return the limit of pod `be`; None: it has none."""

@@ -65,6 +65,8 @@ def looked(pod: CachePod, before: PodCap | None, span_ns: int, settings: PageCac
     is_capped = before.cap_bytes is not None
     before_rate = before.before_refault_rate if is_capped else refault_rate
     before_ratio = before.before_stall_ratio if is_capped else stall_ratio
+    # One that reads or writes a stream waits for its own page cache to be reclaimed, here as at the node's limit.
+    needs_more = refault_rate >= settings.refault_rate or _is_pressed(pod.file_bytes, before.cap_bytes, settings)
     return replace(
         now,
         refault_rate=refault_rate,
@@ -78,7 +80,7 @@ def looked(pod: CachePod, before: PodCap | None, span_ns: int, settings: PageCac
         is_hurt=is_capped
         and (
             refault_rate >= 2 * before_rate + settings.pod_refault_rate
-            or stall_ratio >= before_ratio + settings.pod_stall_ratio
+            or (needs_more and stall_ratio >= before_ratio + settings.pod_stall_ratio)
         ),
     )
 
@@ -141,6 +143,11 @@ def _raised(pod: PodCap, settings: PageCacheSettings) -> PodCap:
     ):
         return replace(pod, cap_bytes=None, first_bytes=0)
     return replace(pod, cap_bytes=cap_bytes)
+
+
+# Tells whether a pod has a step less page cache than it may have: what else it holds takes the room.
+def _is_pressed(file_bytes: int, cap_bytes: int | None, settings: PageCacheSettings) -> bool:
+    return cap_bytes is not None and file_bytes < cap_bytes * (100 - settings.step_percent) // 100
 
 
 def _felt(pod: CachePod, before: PodCap, span_ns: int) -> tuple[float, float]:

@@ -78,17 +78,24 @@ class TestCap:
     def test_the_first_look_knows_no_growth(self):
         assert looked(POD, None, 0, SETTINGS) == CAP
 
-    @pytest.mark.parametrize(("refaulted", "stalled_us", "is_hurt"), [
-        (27599, 599_999, False),
-        (27600, 0, True),
-        (0, 600_000, True),
-        (None, None, False),
+    @pytest.mark.parametrize(("refaulted", "stalled_us", "cap_bytes", "is_hurt"), [
+        (27599, 599_999, GIB, False),
+        (27600, 0, GIB, True),
+        (27600, 0, 400 * MIB, True),
+        (0, 600_000, GIB, True),  # it has less page cache than it may: what it allocates takes the room
+        (0, 600_000, 400 * MIB, False),  # it waits for its own stream of page cache
+        (63, 900_000, 533 * MIB, False),
+        (63, 900_000, 534 * MIB, True),
+        (64, 600_000, 400 * MIB, True),  # it waits for pages that it had
+        (64, 599_999, 400 * MIB, False),
+        (None, 900_000, 400 * MIB, False),
+        (None, None, GIB, False),
     ])  # fmt: skip
     def test_a_pod_that_stalls_or_refaults_more_than_before_it_was_limited_is_hurt(
-        self, refaulted, stalled_us, is_hurt
+        self, refaulted, stalled_us, cap_bytes, is_hurt
     ):
         now = replace(POD, activated_pages=refaulted, stalled_us=stalled_us, usage_bytes=530 * MIB)
-        capped = replace(CAP, cap_bytes=GIB, before_refault_rate=1000, before_stall_ratio=0.1)
+        capped = replace(CAP, cap_bytes=cap_bytes, before_refault_rate=1000, before_stall_ratio=0.1)
         found = looked(now, capped, S, SETTINGS)
         assert (found.is_hurt, found.growth_bytes, found.file_growth_bytes) == (is_hurt, 30 * MIB, 0)
         assert (found.before_refault_rate, found.before_stall_ratio) == (1000, 0.1)
@@ -136,6 +143,17 @@ class TestStrategy:
     def test_without_a_measurement_it_is_not_due(self):
         made = BE_PAGE_CACHE_SUPPRESS.decide(view_of_frame(frame([])), PageCacheState(), SETTINGS)
         assert (made.skipped, made.writes) == ("not_due", ())
+
+    def test_a_stream_that_waits_at_its_limit_keeps_it(self):
+        """Its node was not full yet when it was limited: it had not waited before."""
+        story = Story()
+        for refaults in (1000, 900):
+            story.second(refaults)
+        held = story.values()
+        for _ in range(30):
+            story.pods = (replace(story.pods[0], stalled_us=story.pods[0].stalled_us + 950_000),)
+            assert story.second(0).limited_pods == 1
+        assert story.values() == held
 
     def test_calm_pods_limit_no_pod(self):
         made = Story().second(63)
