@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.units import MIB
+from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.memory_qos_node import HIGH, LOW, LS, REQUEST, SOFT, MemoryQosNode
@@ -49,7 +50,7 @@ def test_a_dry_run_writes_nothing(qos: MemoryQosNode, tmp_path: Path) -> None:
 
 def test_without_soft_limits_a_node_with_cgroup_v1_is_left_alone(qos: MemoryQosNode, tmp_path: Path) -> None:
     if qos.version == 2:
-        pytest.skip("cgroup v2 has memory.low, and no soft limits")
+        pytest.skip(f"{OTHER_MACHINE}cgroup v2 has memory.low, and no soft limits")
     before = qos.texts()
     with LiveAgent(tmp_path, *qos.arguments(tmp_path, soft=False), "--enforce") as agent:
         agent.said("cgroup v1 has no memory.min")

@@ -33,7 +33,8 @@ def test_the_quota_is_held_reported_and_restored(held: HeldNode, tmp_path: Path)
         assert (change["old"], change["result"]) == (before.decode().strip(), "written")
         assert "best-effort" in change["reason"] or "BE" in change["reason"], change
         agent.said(str(held.quota_file))
-        command = [sys.executable, "-m", "koordebpf", "explain", "--writes", "--run-dir", str(agent.run_dir)]
+        command = [sys.executable, "-m", "koordebpf", "explain", "--writes", "--last", "1000"]
+        command += ["--run-dir", str(agent.run_dir)]
         explained = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         assert f"{held.quota_file.name} {change['old']} → {change['new']}: " in " ".join(explained.split())
         assert agent.metric('koordebpf_file_writes_total{file="cpu.cfs_quota_us",result="written"}') >= 1
