@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.strategies.round_parts import OpenWith
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.scope import open_scope
+from koordebpf.errors import SupportError
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.strategies import OWN_STRATEGIES
+from koordebpf.tools.top import one_frame as module
 from tests.host.memory_qos_node import MemoryQosNode
 from tests.host.test_proactive_reclaim import read_once, sleeper
 from tests.support.nodes import NodeCgroup
@@ -70,3 +78,23 @@ def test_what_would_be_taken_is_shown_for_each_pod(node: NodeCgroup, tmp_path: P
     else:
         (pod,) = softer["pods"]
         assert (pod["name"], pod["reclaim_bytes"] > 0) == ("cached", True)
+
+
+def test_what_cannot_be_measured_is_named_and_the_rest_is_there(
+    node: NodeCgroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(given: OpenWith) -> None:
+        raise SupportError(f"resctrl beside {given.beside}", "there is none", "Use another CPU.")
+
+    monkeypatch.setattr(module, "ROUND_PARTS", (refused, *module.ROUND_PARTS))
+    node.add_pod("web", be=False)
+    source = FileSource([node.write_manifest(tmp_path / "pods.json")])
+    scope = open_scope(find_memory_hierarchy(), node.path, None)
+    with NodeWatch(scope, source, 1 << 62) as watch:
+        made = module.one_frame(watch, 0.1, AgentConfig(), tmp_path)
+    assert made is not None
+    (problem,) = made.problems
+    assert problem.startswith(f"resctrl beside {tmp_path}: there is none")
+    assert made.frame.measured.hooks is not None
+    assert [each.uid for each in made.frame.measured.hooks.pods] == [node.pods[0]["metadata"]["uid"]]
+    assert made.frame.featureGates == AgentConfig().feature_gates

@@ -38,7 +38,7 @@ from koordebpf.state.view import Frame
 from koordebpf.tools.top.looks import open_cpu, sample_cpu
 from koordebpf.units import NS_PER_S
 
-_LEARNED_NS = 10 * NS_PER_S  # Why: so long a first list of pods may take; koordlet waits as long for its informers
+_LEARNED_NS = 10 * NS_PER_S  # for a first list of pods. Why: it takes a second or two of a busy API server
 _Measure = Callable[[Measured], Measured]
 
 

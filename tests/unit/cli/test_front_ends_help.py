@@ -55,3 +55,9 @@ def test_the_kinds_are_those_of_the_records() -> None:
     assert isinstance(kind.type, click.Choice)
     assert tuple(kind.type.choices) == (*KINDS, "all")
     assert all(any(line.lstrip().startswith(name) or name in line for line in help_of("trace")) for name in KINDS)
+
+
+def test_a_configuration_is_for_the_frame_of_top() -> None:
+    done = CliRunner().invoke(_group, ["top", "--once", "--config", "agent.yaml"])
+    assert done.exit_code == 2
+    assert "--config needs --frame" in done.output
