@@ -13,6 +13,7 @@ from tests.support.patience import patience
 
 # Each for a moment; PROCS is a file in place of a cgroup's, FILE one of 8 KiB, FOLDER has procs files of two cgroups.
 LOADS = {
+    "allocs": ["2", "100", "1", "PRESSURE", "PROCS"],
     "cacheflood": ["FOLDER", "8", "1", "PROCS"],
     "forker": ["20", "4", "100", "PROCS"],
     "hog": ["--mib", "16", "--cgroup", "PROCS", "--mark-mib", "8", "--mark-file", "USAGE", "--mark-bytes", "1"],
@@ -51,6 +52,8 @@ def run(program: Path, arguments: list[str], folder: Path) -> subprocess.Complet
     for path in (places["PROCS"], folder / "0" / "cgroup.procs", folder / "1" / "cgroup.procs"):
         path.touch()
     places["USAGE"].write_text("4096\n")
+    places["PRESSURE"] = folder / "pressure"
+    places["PRESSURE"].write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\n")
     command = [program, *(str(places.get(each, each)) for each in arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=False)
 

@@ -50,6 +50,7 @@ def test_every_story_is_there() -> None:
         "request-burst",
         "slow-leak",
         "swap-death",
+        "system-config",
     ]
 
 

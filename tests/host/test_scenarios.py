@@ -38,6 +38,12 @@ def played(name: str, timeout_s: float = 120) -> tuple[int, str]:
     return process.returncode, out
 
 
+def settings() -> dict[str, str]:
+    """Return what a scenario that has a whole machine may change of its kernel."""
+    names = ("min_free_kbytes", "watermark_scale_factor")
+    return {name: Path("/proc/sys/vm", name).read_text() for name in names}
+
+
 def left_of(pid: int) -> list[str]:
     """Return the cgroup, the files and the processes that are left of a run."""
     name = f"koordebpf-demo-{pid}"
@@ -91,9 +97,18 @@ def test_idle_page_cache() -> None:
 @pytest.mark.timeout(570)
 @pytest.mark.parametrize("name", [name for name in names() if load(name).felt is not None])
 def test_a_pod_feels_the_strategy(name: str) -> None:
+    before = settings()
     code, out = played(name, 400)
+    assert settings() == before
     if load(name).needs_dead_man and not support_of_dead_man().works:
         assert (code, out.count("Boot Linux 6.13 or later")) == (2, 1)
+        return
+    if load(name).needs_own_machine and play.OWN_MACHINE not in os.environ:
+        assert (code, out.count("fills the memory of the whole machine")) == (2, 1)
+        assert "KOORDEBPF_OWN_MACHINE=1" in out
+        return
+    if load(name).needs_v2 and find_memory_hierarchy().version == 1:
+        assert (code, out.count("systemd.unified_cgroup_hierarchy=1")) == (2, 1)
         return
     assert code == 0, out
     assert out.splitlines()[-2] == f"{name}: as expected"
@@ -105,6 +120,14 @@ def test_without_swap_it_says_what_gives_it() -> None:
         pytest.skip(f"{OTHER_MACHINE}it has swap")
     code, out = played("swap-death")
     assert (code, out.count("vagrant/provision/swap.sh")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("without", "with_it", "expected"),
+    [(30.0, 10.0, True), (29.9, 10.0, False), (30.0, 0.0, True), (0.0, 0.0, False), (10.0, 30.0, False)],
+)
+def test_what_counts_as_felt(without: float, with_it: float, expected: bool) -> None:
+    assert play.is_felt(without, with_it, 3) is expected
 
 
 class TestWhatIsNotAsExpected:

@@ -240,7 +240,8 @@ MATRIX = (
         tests=_host("test_katalyst_numa", "test_node_info"),
     ),
     # With swap the limits of most tests kill no process. Then Vagrant's scripts that give a machine swap, and of its
-    # stories the one that needs it: with little memory its node is small. Last what locks the kernel down, which no
+    # stories the one that needs it: with little memory its node is small. Then, without swap, the one whose node is the
+    # machine. Last what locks the kernel down, which no
     # other program outlives.
     Variant(
         "6.12",
@@ -256,6 +257,7 @@ MATRIX = (
             "tests/host/test_provision.py::test_swap_in_a_file",
             "tests/host/test_provision.py::test_swap_in_compressed_memory",
             "tests/host/test_scenarios.py::test_swap_death",
+            "tests/host/test_scenarios.py::test_a_pod_feels_the_strategy[system-config]",
             *_host("test_locked_down"),
         ),
     ),

@@ -34,8 +34,9 @@ def main(names: tuple[str, ...], only_list: bool, manifest: bool) -> None:
     """Play scenarios of memory pressure, and tell whether koordebpf says what it should.
 
     The node is a cgroup of at most 512 MiB and half of the memory that is available, its pods are cgroups in it. Needs
-    root; takes some ten seconds each, touches nothing else and leaves nothing behind. Exit code 0: each expected
-    sentence was said, and none of the others; 1: not so; 2: it cannot run here.
+    root; takes some ten seconds each, touches nothing else and leaves nothing behind. A scenario whose node is the
+    machine needs KOORDEBPF_OWN_MACHINE=1. Exit code 0: each expected sentence was said, and none of the others; 1: not
+    so; 2: it cannot run here.
 
     \b
     Examples:

@@ -29,6 +29,8 @@ from vagrant.scenarios.cpu import CpuLimits
 from vagrant.scenarios.disk import Disk
 from vagrant.scenarios.scenario import Expected, Felt, Pod, Scenario, script
 
+# Set where a scenario may do as it likes with the whole machine.
+OWN_MACHINE = "KOORDEBPF_OWN_MACHINE"
 _MOST_BYTES = 512 * MIB
 _LEAST_BYTES = 192 * MIB
 _STEP_BYTES = 64 * MIB
@@ -54,6 +56,12 @@ def play(name: str, scenario: Scenario, say: Say) -> bool:
     """
     if os.geteuid() != 0:
         raise SupportError("scenarios", "they make cgroups and load programs into the kernel", "Run it as root")
+    if scenario.needs_own_machine and OWN_MACHINE not in os.environ:
+        raise SupportError(
+            name,
+            "it fills the memory of the whole machine and changes settings of its kernel",
+            f"Set {OWN_MACHINE}=1 on a machine that is there for nothing else",
+        )
     if scenario.needs_swap and len(Path("/proc/swaps").read_text().splitlines()) < 2:
         raise SupportError(name, "this machine has no swap", "vagrant/provision/swap.sh or zram.sh gives it some")
     if not (_LOADS / "hog").exists():
@@ -79,12 +87,17 @@ def _play_both(name: str, scenario: Scenario, felt: Felt, say: Say) -> bool:
     if not _play_half(name, scenario, say, second):
         return False
     before, after = statistics.median(first.felt), statistics.median(second.felt)
-    is_felt = before >= felt.factor * after
+    is_better = is_felt(before, after, felt.factor)
     say(
         f"  felt by the pod {felt.by}: {before:g} {felt.unit} without it, {after:g} {felt.unit} with it, median of "
-        f"{felt.times} each; {'' if is_felt else 'NOT '}better by {felt.factor:g} times"
+        f"{felt.times} each; {'' if is_better else 'NOT '}better by {felt.factor:g} times"
     )
-    return is_felt
+    return is_better
+
+
+def is_felt(before: float, after: float, factor: float) -> bool:
+    """Tell whether a number is so many times as high before: where both are 0, it is not."""
+    return before > after and before >= factor * after
 
 
 class Half:
@@ -102,7 +115,7 @@ class Half:
 def _play_half(name: str, scenario: Scenario, say: Say, half: Half | None = None) -> bool:
     hierarchy = find_memory_hierarchy()
     with (
-        demo_node(hierarchy.mount_point, hierarchy.version, _node_bytes()) as made,
+        demo_node(hierarchy.mount_point, hierarchy.version, _node_bytes(scenario)) as made,
         contextlib.ExitStack() as stack,
     ):
         return _Run(name, scenario, made, say, stack, half or Half("after")).run()
@@ -113,9 +126,13 @@ def is_expected(expected: Expected, version: int) -> bool:
     return version == 2 or not expected.on_v2
 
 
-def _node_bytes() -> int:
+# A cgroup that may have all memory of the machine is never at its limit.
+def _node_bytes(scenario: Scenario) -> int:
     with Meminfo() as meminfo:
-        available = meminfo.read().mem_available_bytes
+        found = meminfo.read()
+    if scenario.needs_own_machine:
+        return found.mem_total_bytes
+    available = found.mem_available_bytes
     size = min(_MOST_BYTES, available // 2 // _STEP_BYTES * _STEP_BYTES)
     if size < _LEAST_BYTES:
         raise SupportError(
@@ -148,7 +165,8 @@ class _Run:
 
     def run(self) -> bool:
         self._say_line(f"{self._name}: {self._scenario.title}")
-        self._say_line(f"  the node: a cgroup of {format_bytes(self._node.limit_bytes)}, {self._node.path}")
+        node = "this machine" if self._scenario.needs_own_machine else "a cgroup"
+        self._say_line(f"  the node: {node} of {format_bytes(self._node.limit_bytes)}, {self._node.path}")
         containers = {pod: self._make_pod(pod) for pod in self._scenario.pods}
         self._write_manifests()
         self._start_agent()
@@ -237,7 +255,10 @@ class _Run:
             )
 
     def _places(self) -> list[str]:
-        return ["--pods", str(self._files / "manifests"), "--node-cgroup", str(self._node.path)]
+        option, path = "--node-cgroup", str(self._node.path)
+        if self._scenario.needs_own_machine:
+            option, path = "--cgroup-root", f"/{self._node.path.name}"
+        return ["--pods", str(self._files / "manifests"), option, path]
 
     # A script without a container runs on the node.
     def _start(self, runs: str, container: Path | None, pod: str = "") -> None:

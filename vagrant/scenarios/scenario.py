@@ -78,6 +78,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         never: what the agent's log may not say, as regular expressions.
         needs_swap: it cannot run on a machine without swap.
         needs_v2: it cannot run on a machine with cgroup v1.
+        needs_own_machine: its node is the whole machine, so that only one that is there to be broken runs it.
         needs_dead_man: it cannot run where the kernel has not what the dead man's switch needs.
         felt: what one pod feels, without the strategy and with it.
         fills: looking begins when the node is full, page cache included.
@@ -96,6 +97,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     never: tuple[str, ...] = ()
     needs_swap: bool = False
     needs_v2: bool = False
+    needs_own_machine: bool = False
     needs_dead_man: bool = False
     felt: Felt | None = None
     fills: bool = False
