@@ -66,7 +66,8 @@ def looked(pod: CachePod, before: PodCap | None, span_ns: int, settings: PageCac
     before_rate = before.before_refault_rate if is_capped else refault_rate
     before_ratio = before.before_stall_ratio if is_capped else stall_ratio
     # One that reads or writes a stream waits for its own page cache to be reclaimed, here as at the node's limit.
-    needs_more = refault_rate >= settings.refault_rate or _is_pressed(pod.file_bytes, before.cap_bytes, settings)
+    misses_pages = refault_rate >= before_rate + settings.refault_rate
+    needs_more = misses_pages or _is_pressed(pod.file_bytes, before.cap_bytes, settings)
     return replace(
         now,
         refault_rate=refault_rate,

@@ -30,8 +30,8 @@ class PageCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     `hold_ns`          a limit stays for so long after the last refaults, and is then raised step by step. Why 1 min:
                        raised sooner, it is lowered again while the same files are read.
     `pod_stall_ratio`  a best-effort pod that stalls for so much more of the time than before it was limited has its
-                       limit raised, where it refaults, too, or has less page cache than it may. Why 0.5: it is
-                       best-effort, and still to make progress.
+                       limit raised, where it refaults more, too, or has less page cache than it may. Why 0.5:
+                       it is best-effort, and still to make progress.
     `pod_refault_rate` the same of one that refaults twice as many of the pages it would have kept with more memory,
                        and so many a second more. Why 25600: it reads 100 MiB again each second.
     `v1`               on cgroup v1, which has no memory.high. softLimit: the kernel takes from best-effort pods first

@@ -86,8 +86,9 @@ class TestCap:
         (0, 600_000, 400 * MIB, False),  # it waits for its own stream of page cache
         (63, 900_000, 533 * MIB, False),
         (63, 900_000, 534 * MIB, True),
-        (64, 600_000, 400 * MIB, True),  # it waits for pages that it had
-        (64, 599_999, 400 * MIB, False),
+        (1063, 900_000, 400 * MIB, False),
+        (1064, 600_000, 400 * MIB, True),  # it waits for pages that it had
+        (1064, 599_999, 400 * MIB, False),
         (None, 900_000, 400 * MIB, False),
         (None, None, GIB, False),
     ])  # fmt: skip
