@@ -7,7 +7,7 @@ from click import ClickException
 
 from koordebpf.kernel.node_files.strategy_files import PARTS
 from koordebpf.policy.strategies import STRATEGIES
-from tests.vm import strategies, table
+from tests.vm import kills, strategies, table
 from tests.vm.matrix import MATRIX
 from tests.vm.programs import programs
 
@@ -28,14 +28,26 @@ def test_the_strategies_table_is_made_from_the_results():
     text = table.OF_STRATEGIES.read_text()
     made = table.insert(text, table.render_strategies(table.load()))
     assert made == text, "make it again: python -m tests.vm.table"
-    assert "?" not in made.partition("| strategy |")[2], (
-        "a part is new: run make test-kernels, then tests.vm.table --take"
-    )
+    assert "| ? |" not in made, "a part is new: run make test-kernels, then tests.vm.table --take"
 
 
 def test_the_parts_are_of_strategies_that_there_are():
     assert {part.gate for part in PARTS} <= {each.gate for each in STRATEGIES}
     assert len({strategies.name_of(part) for part in PARTS}) == len(PARTS)
+
+
+def test_what_kills_use_is_in_a_table_of_its_own():
+    made = table.render_strategies(table.load())
+    head, _, *lines = made.partition("\n\n")[2].splitlines()
+    assert head.startswith("| kill | by | since | how the agent finds out | ")
+    assert [line.split(" | ")[0] for line in lines] == [f"| {part.does}" for part in kills.PARTS]
+    columns = [each.strip() for each in head.strip("|").split("|")]
+    by_name = {line.split(" | ")[1]: dict(zip(columns, line.strip("| ").split(" | "), strict=True)) for line in lines}
+    # What the releases say: v5.14, v5.15, v6.13.
+    assert (by_name["`cgroup.kill`"]["5.10 v2"], by_name["`cgroup.kill`"]["6.1 v2"]) == ("–", "✓")
+    assert (by_name["`process_mrelease`"]["5.10 v2"], by_name["`process_mrelease`"]["6.1 v2"]) == ("–", "✓")
+    switch = by_name["`bpf_send_signal_task`"]
+    assert (switch["6.12 v2"], switch["7.2 v2"]) == ("–", "✓")
 
 
 def test_every_machine_ran_all_of_its_tests_and_tried_every_program():

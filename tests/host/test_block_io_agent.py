@@ -63,7 +63,7 @@ def test_best_effort_pods_are_limited_and_others_not_until_the_agent_stops(block
         until(lambda: is_limited(blocks), lambda: f"the limits, but: {limits(blocks)}\n{agent.log}")
         # The kernel lets a first slice of 0.1 s pass.
         assert blocks.written_in_s(blocks.be[0], blocks.part(LIMIT) / MIB) > 0.8
-        assert blocks.written_in_s(blocks.ls, 2 * LIMIT / MIB) < 1.5  # where a limit would make it 2 s
+        assert blocks.written_in_s(blocks.ls, 4 * LIMIT / MIB) < 3  # where a limit would make it 4 s
         assert agent.metric("koordebpf_block_io_cgroups") == len(blocks.limited)
         changes = until(lambda: [line["change"] for line in agent.lines() if "change" in line], "lines of the audit")
         assert {each["owner"] for each in changes} == {"blockIO"}, changes

@@ -17,7 +17,7 @@ import msgspec
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE
 from tests.support import bpf_ids
-from tests.vm import programs, strategies
+from tests.vm import kills, programs, strategies
 
 # The kernel frees a program or map after a grace period, later when its CPU is emulated and shared.
 _FREED_WITHIN_S = 60
@@ -50,7 +50,7 @@ class Found(msgspec.Struct, frozen=True):
     programs: dict[str, str]  # each program by itself: tests/vm/programs.py
     left: dict[str, list[int]]  # BPF ids of what the tests did not take away with them
     cgroups_left: list[str]
-    strategies: dict[str, str] = {}  # each part of a strategy: tests/vm/strategies.py
+    strategies: dict[str, str] = {}  # each part of a strategy and of kills: tests/vm/strategies.py, kills.py
 
 
 def main(results: Path) -> None:
@@ -68,7 +68,7 @@ def main(results: Path) -> None:
         follower = subprocess.Popen(["dmesg", "--follow"], stdout=log, stderr=subprocess.STDOUT)
     cgroups = _cgroups()
     before = bpf_ids.existing()
-    tried, files = programs.try_all(), strategies.try_all()
+    tried, files = programs.try_all(), strategies.try_all() | kills.try_all()
     started_s = time.monotonic()
     with (results / "pytest.txt").open("wb") as out:
         done = subprocess.run(

@@ -138,6 +138,27 @@ _WRITES = (
     *(f"--deselect=tests/host/test_writer_every_sysctl.py::{name}::" for name in ("TestStandIn", "TestFeature")),
 )  # fmt: skip
 
+# Agents with QoS strategies, whose files have other names and rules on v2: what is written, followed and restored, and
+# what a killed one leaves. How long a kill takes where limits are lifted is seen on the live kernel.
+_LIFTED = "tests/host/test_lifted.py"
+_QOS = (
+    _LIFTED,
+    f"--deselect={_LIFTED}::test_memory_is_back_no_later_with_limits_lifted",
+    *(
+        f"tests/host/test_{case}"
+        for case in (
+            "memory_qos_live.py::test_a_class_that_is_switched_off_and_a_request_that_changes_are_followed",
+            "memory_qos_live.py::test_a_killed_agent_leaves_protection_that_the_next_one_restores",
+            "cpu_burst_live.py::test_a_throttled_container_has_more_up_to_its_bound_until_the_agent_stops",
+            "cpu_burst_live.py::test_kubelet_can_write_a_smaller_limit_while_unused_quota_is_saved_up",
+            "cpu_burst_live.py::test_a_killed_agent_leaves_quotas_that_the_next_one_restores",
+            "block_io_agent.py::test_best_effort_pods_are_limited_and_others_not_until_the_agent_stops",
+            "block_io_agent.py::test_a_pod_has_the_limits_of_its_annotation_for_as_long_as_it_asks",
+            "block_io_agent.py::test_a_killed_agent_leaves_limits_that_the_next_one_restores",
+        )
+    ),
+)
+
 _RECLAIM = "tests/host/test_proactive_reclaim.py::test_"
 _KATALYST_MIB = (9216, 5632)
 
@@ -263,6 +284,8 @@ MATRIX = (
     ),
     # What is written to cgroups of v2: a set of CPUs needs two, and with one there is nothing to share between pods.
     Variant("6.12", "writes", cpus=2, has_one_thread=True, tests=(*_WRITES, _RECLAIMER, *_AGENT_OF_CPUS)),
+    # QoS strategies: what they write on v2, with two CPUs for those that share CPUs.
+    Variant("6.12", "qos", cpus=2, tests=_QOS),
     # Compiling takes a minute of an emulated CPU in each process.
     Variant(
         "6.1",

@@ -60,11 +60,11 @@ def rows(found: Mapping[str, Mapping[str, str]]) -> Iterable[list[str]]:
     gate = ""
     for part in PARTS:
         names = dict.fromkeys(f"`{each}`" for each in (part.v2, part.v1) if each)
-        cells = [_cell(column, part) for column in found.values()]
+        cells = [cell_of(column.get(name_of(part))) for column in found.values()]
         yield [f"`{part.gate}`" if part.gate != gate else "", part.does, ", ".join(names), part.since, *cells]
         gate = part.gate
 
 
-def _cell(column: Mapping[str, str], part: StrategyPart) -> str:
-    file = column.get(name_of(part))
-    return "?" if file is None else "✓" if file else _NONE
+def cell_of(found: str | None) -> str:
+    """Return what stands in a table for what was found; None: it was not looked for yet."""
+    return "?" if found is None else "✓" if found else _NONE

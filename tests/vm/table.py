@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 import msgspec
 
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from tests.vm import strategies
+from tests.vm import kills, strategies
 from tests.vm.cost import Costs, measure
 from tests.vm.guest import Plan
 from tests.vm.machine import ROOT
@@ -84,7 +85,8 @@ class Machine(msgspec.Struct, frozen=True):
 
     release: str
     programs: dict[str, str]
-    strategies: dict[str, str] = {}  # each part of a strategy → the file by which it works, "" where there is none
+    # Each part of a strategy, and of kills → by what it works, "" where there is nothing.
+    strategies: dict[str, str] = {}
     # None: it has not run all of its tests yet.
     passed: int | None = None
     skipped: int | None = None
@@ -131,7 +133,7 @@ def take(before: Results | None, *, keeps_costs: bool = False) -> Results:
     ordered = {variant.folder: machines[variant.folder] for variant in MATRIX if variant.folder in machines}
     costs = before.costs if before and keeps_costs else measure()
     version = f"v{find_memory_hierarchy().version}"
-    return Results(platform.release(), try_all(), costs, ordered, strategies.try_all(), version)
+    return Results(platform.release(), try_all(), costs, ordered, strategies.try_all() | kills.try_all(), version)
 
 
 def render(results: Results, every: tuple[Program, ...]) -> str:
@@ -160,15 +162,15 @@ def render(results: Results, every: tuple[Program, ...]) -> str:
 
 
 def render_strategies(results: Results) -> str:
-    """Return the table of what each strategy finds on each kernel."""
+    """Return two tables: what each strategy finds on each kernel, and what kills do."""
     found = {f"{_number(results.live)} {results.live_cgroup}": results.live_strategies}
     for folder, machine in results.machines.items():
         version = folder.rpartition("-")[2]
         if version in ("v1", "v2"):
             found[f"{_number(machine.release)} {version}"] = machine.strategies
     columns = sorted(found, key=lambda name: [int(part) for part in name.partition(" ")[0].split(".")])
-    head, *rows = strategies.rows({column: found[column] for column in columns})
-    return "\n".join([_row(head), "|---" * len(head) + "|", *map(_row, rows)]) + "\n"
+    by_column = {column: found[column] for column in columns}
+    return "\n".join(_table(each.rows(by_column)) for each in (strategies, kills))
 
 
 def _program_row(program: Program, costs: Costs, states: list[str], *, is_first: bool) -> str:
@@ -178,6 +180,11 @@ def _program_row(program: Program, costs: Costs, states: list[str], *, is_first:
         f"`{program.source}`" if is_first else "", f"`{program.target}`", facts.since, facts.record,
         f"{cost.ns:,}" if cost else "", facts.reader, *(_SHORT.get(state, state) for state in states),
     ])  # fmt: skip
+
+
+def _table(rows: Iterable[list[str]]) -> str:
+    head, *others = rows
+    return "\n".join([_row(head), "|---" * len(head) + "|", *map(_row, others)]) + "\n"
 
 
 def _row(cells: list[str]) -> str:

@@ -62,6 +62,7 @@ _BFQ = "Give the device the scheduler bfq (v1), or enable io.cost (CONFIG_BLK_CG
 _SYSCTL_REMEDY = "Give the agent a writable /proc/sys: deploy/components/privileged."
 _DEBUGFS = "Mount debugfs at /sys/kernel/debug, with CONFIG_SCHED_DEBUG."
 PARTS = (
+    _of("CgroupReconcile", "keep requested memory from any reclaim", "4.18", CgroupFile.MEMORY_MIN),
     _of("CgroupReconcile", "protect requested memory from reclaim", "4.5", CgroupFile.MEMORY_LOW),
     _of("CgroupReconcile", "the same on v1, while the machine is short", "2.6.34", CgroupFile.MEMORY_SOFT_LIMIT),
     _of("CgroupReconcile", "throttle above a share of the limit", "4.5", CgroupFile.MEMORY_HIGH),
