@@ -62,6 +62,8 @@ MAP_ARRAY(deadman_report, struct koord_deadman_report, 1);
 
 #define MAX_NUMA_NODES 1024	/* CONFIG_NODES_SHIFT is 10 at most */
 #define LOOK_AGAIN_NS 300000000ULL	/* two looks that are further apart do not say when a figure changed */
+#define SUMS_APART_NS 500000000ULL	/* the kernel adds up each two seconds, CPU by CPU: a part of a sum is none of its own */
+#define SUMS_WITHIN_NS 10000000000ULL
 
 /* Where a stall comes from: each kind is added up by itself, and has memory of its own to be short of. */
 enum stall_kind { OF_NODE, OF_LIMIT, STALL_KINDS, NO_STALL = STALL_KINDS };
@@ -73,6 +75,7 @@ struct figure {
 	u64 looked_ns;
 	u64 reclaimable_pages;
 	u64 memcg;
+	u64 short_ns;	/* when a new sum said first that memory is short; 0: the last one said that there is enough */
 };
 
 struct stall_window {
@@ -312,6 +315,22 @@ static __always_inline bool is_news(struct figure *figure, struct mem_cgroup *me
 
 enum memory { UNKNOWN, ENOUGH, SHORT };
 
+/* Two sums in turn have to say it: a look while the kernel adds up sees the figures of some CPUs alone. */
+static __always_inline enum memory said_twice(struct figure *figure, bool is_short, u64 now_ns)
+{
+	u64 short_ns = figure->short_ns;
+
+	if (!is_short) {
+		figure->short_ns = 0;
+		return ENOUGH;
+	}
+	if (!short_ns || now_ns > short_ns + SUMS_WITHIN_NS) {
+		figure->short_ns = now_ns;
+		return UNKNOWN;
+	}
+	return now_ns > short_ns + SUMS_APART_NS ? SHORT : UNKNOWN;
+}
+
 static __always_inline u64 less_pages(u64 pages, u64 less)
 {
 	return pages > less ? pages - less : 0;
@@ -330,7 +349,7 @@ static __always_inline enum memory node_memory(struct koord_deadman_order *order
 	if (!is_news(&window->node, seen->memcg, reclaimable, now_ns))
 		return UNKNOWN;
 	*pages = less_pages(seen->usage_pages, reclaimable);
-	return *pages >= order->above_pages ? SHORT : ENOUGH;
+	return said_twice(&window->node, *pages >= order->above_pages, now_ns);
 }
 
 /* Of the directory above the victim: the same part of its limit in use as the node's threshold is of the node. */

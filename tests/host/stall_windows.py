@@ -10,7 +10,7 @@ from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import NS_PER_MS
 
 _WINDOW = struct.Struct("<2Q")  # the first members of struct stall_window, bpf/deadman.bpf.c
-_WINDOW_BYTES = 72
+_WINDOW_BYTES = 88
 _LOOK_S = 0.01
 
 

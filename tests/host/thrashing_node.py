@@ -20,6 +20,7 @@ HELD_MIB = 190  # 74 %; 66 MiB are left for files of 128
 FILE_MIB = 128
 EARLY_MIB = 40  # of what is held: who has none is no victim
 _WALK_S = 120
+_HOLD_S = "600"  # an emulated machine takes a minute to start an agent
 # For the multi-generational LRU pages without recency are none to wait for: tests/workloads/thrash.c.
 _RECENT = ("recent",) if Path("/sys/kernel/mm/lru_gen").exists() else ()
 
@@ -85,7 +86,7 @@ class ThrashingNode(WalkedNode):
         self._scale = scale
         (self.be,) = self.node.add_pod("be")
         (self.ls,) = self.node.add_pod("ls", be=False, limit_bytes=ls_limit_bytes)
-        self.holders.append(Holder(self.be, "anon", scale * EARLY_MIB))
+        self.holders.append(Holder(self.be, "anon", scale * EARLY_MIB, "--hold", _HOLD_S))
 
     @property
     def victim_id(self) -> int:
@@ -129,7 +130,7 @@ class ThrashingNode(WalkedNode):
     def grows(self, processes: int = 1) -> None:
         """Have the best-effort pod hold so much that the files do not fit any more."""
         each = self._scale * (HELD_MIB - EARLY_MIB) // processes
-        self.holders += [Holder(self.be, "anon", each, waits=False) for _ in range(processes)]
+        self.holders += [Holder(self.be, "anon", each, "--hold", _HOLD_S, waits=False) for _ in range(processes)]
 
     def times_full(self, cgroup: Path | None = None) -> int:
         """Return how often a charge failed at its limit, or at that of a cgroup below it."""
