@@ -69,6 +69,7 @@ class BurstCollector(Closing):
         stat: Path = STAT,
     ) -> None:
         self.active: Collection[str] = ()  # paths whose quotas are read in each round: those that are written
+        self.is_throttled = False  # one was, just now: who used CPU time since its counts were read is read again
         self._index = index
         self._known = known
         self._node_path = node_path
@@ -92,6 +93,7 @@ class BurstCollector(Closing):
         spec = self._known.spec
         among = self._tree.pods if self._tree.with_quota is None else self._tree.with_quota
         pods = tuple(made for each in among if (made := self._pod(each, now_ns)) is not None)
+        self.is_throttled = False
         if self._tree.with_quota is None:
             self._tree.with_quota = tuple(each for each in among if self._has_quota(each))
         return BurstMeasured(
@@ -181,10 +183,11 @@ class BurstCollector(Closing):
             container_id, path, quota_us, own.bandwidth.period_us, own.burst_us, used, is_throttled, ratio
         )
 
-    # What it said before, while it cannot have been throttled since. None: it is gone, or counts none.
+    # What it said before, while it has not used enough for a throttling of its own since: what it used before that in
+    # the same period is not known, so that this may be late by a period. None: it is gone, or counts none.
     def _throttling(self, path: str, used_ns: int, quota_us: int) -> tuple[int, int] | None:
         counted_ns, counts = self._rates.counted.get(path, (0, None))
-        if counts is not None and 0 <= used_ns - counted_ns < throttles_ns(quota_us):
+        if counts is not None and 0 <= used_ns - counted_ns < (1 if self.is_throttled else throttles_ns(quota_us)):
             return counts
         counts = self._files.read(path, CgroupCpu.throttling)
         self._rates.counted[path] = used_ns, counts

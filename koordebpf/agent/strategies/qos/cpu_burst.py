@@ -43,6 +43,7 @@ class CpuBurstPart(StrategyPart[BurstDecision]):
     def take_due(self, now_ns: int) -> bool:
         """As `RoundPart.take_due`."""
         is_due = self._watch.take()
+        self._collector.is_throttled |= is_due
         self._metrics.wakes += is_due
         return is_due
 
