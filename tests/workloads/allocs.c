@@ -74,7 +74,7 @@ int main(int argc, char **argv)
 	for (end += due = now_ns(); due < end;) {
 		before_us = stalled_us(argv[4]);
 		until = due + WINDOW_NS < end ? due + WINDOW_NS : end;
-		for (count = 0; due < until; due = due > now_ns() ? due : now_ns()) {
+		for (count = 0; due<until; due = due> now_ns() ? due : now_ns()) {
 			sleep_until(due);
 			began = now_ns();
 			request(mib * MIB, sysconf(_SC_PAGESIZE));
