@@ -29,6 +29,7 @@ from tests.support.bpf_ids import OtherMap, held_by, wait_for_none
 from tests.support.nodes import MIB
 from tests.support.patience import patience
 
+pytestmark = pytest.mark.slow  # the kernel adds up a cgroup each two seconds, and two sums have to agree
 AFTER_NS = 300 * NS_PER_MS
 STALL_NS = 5 * NS_PER_MS
 _FIRED, _FIRED_AT = struct.Struct("<Q"), 72  # in koord_deadman_report, bpf/include/koord_deadman.h
@@ -98,7 +99,6 @@ def test_who_was_chosen_is_killed_with_all_its_processes_and_no_one_else(thrashi
     assert thrashing.has_survived
 
 
-@pytest.mark.slow
 def test_counting_signals_no_process(thrashing, dead_man):
     thrashing.starts_walking()
     thrashing.grows()
@@ -110,7 +110,6 @@ def test_counting_signals_no_process(thrashing, dead_man):
     assert all(each.process.poll() is None for each in thrashing.holders) and thrashing.has_survived
 
 
-@pytest.mark.slow
 def test_it_fires_once_until_the_agent_is_back(thrashing, dead_man):
     thrashing.starts_walking()
     thrashing.grows()
@@ -123,7 +122,6 @@ def test_it_fires_once_until_the_agent_is_back(thrashing, dead_man):
     fires(dead_man, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("why", ["the heartbeat is fresh", "nothing is chosen", "the choice is too old", "it is off"])
 def test_it_does_not_fire_while(thrashing, dead_man, why):
     thrashing.starts_walking()
@@ -189,7 +187,6 @@ def test_tasks_that_wait_for_page_cache_and_reclaim_none_are_counted(thrashing, 
     assert thrashing.times_full() == 0 and thrashing.has_survived
 
 
-@pytest.mark.slow
 def test_without_psi_only_who_reclaims_is_counted(thrashing, support):
     with DeadMan("reclaim") as programs:
         loses_page_cache(thrashing)
@@ -201,7 +198,6 @@ def test_without_psi_only_who_reclaims_is_counted(thrashing, support):
         thrashing.dies()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", [None, "reclaim"])
 def test_a_pod_that_waits_at_its_own_limit_is_not_counted(hierarchy, support, source):
     with ThrashingNode(hierarchy, ls_limit_bytes=32 * MIB) as node, DeadMan(source) as programs:
@@ -216,7 +212,6 @@ def test_a_pod_that_waits_at_its_own_limit_is_not_counted(hierarchy, support, so
         assert report.fired == 0 and report.late_stalls == 0
 
 
-@pytest.mark.slow
 def test_no_stall_is_counted_twice(thrashing, counts_psi):
     pressure = PressureFile()
     with pressure, StallWindows(cgroup_id(thrashing.node.path)) as windows:
@@ -238,7 +233,6 @@ def limited_order(node: ThrashingNode, *, of_node: int = THRESHOLD_PERCENT, **gi
     return replace(order(node), above_pages=WIDE_MIB * MIB * of_node // 100 // mmap.PAGESIZE, **given)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", [None, "reclaim"])
 @pytest.mark.parametrize("level", ["kubepods", "besteffort"])
 def test_pods_that_wait_at_a_limit_above_the_victim_are_counted(thrashing, support, source, level):
@@ -258,7 +252,6 @@ def test_pods_that_wait_at_a_limit_above_the_victim_are_counted(thrashing, suppo
     assert thrashing.times_full(limited) > 0 and thrashing.times_full() == 0 and thrashing.has_survived
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("enough", ["the node", "kubepods"])
 def test_pods_that_wait_at_kubepods_are_spared_while_it_or_the_node_has_memory(thrashing, dead_man, enough):
     limited = thrashing.moves_limit("kubepods")
@@ -271,7 +264,6 @@ def test_pods_that_wait_at_kubepods_are_spared_while_it_or_the_node_has_memory(t
     assert thrashing.times_full(limited) > 0 and thrashing.times_full() == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("why", ["the victim lies elsewhere", "nothing is known above the victim"])
 def test_a_limit_of_many_pods_is_not_counted_where(thrashing, dead_man, why):
     elsewhere = why == "the victim lies elsewhere"
@@ -324,7 +316,6 @@ def test_an_agent_that_is_stopped_has_its_first_victim_killed_and_says_so_afterw
         assert agent.stop() == 0
 
 
-@pytest.mark.slow
 def test_an_agent_that_is_stopped_has_its_victim_killed_where_pods_wait_at_kubepods(thrashing, tmp_path):
     thrashing.moves_limit("kubepods")
     stopped = StoppedAgent(thrashing, tmp_path, "kill", "--enforce")
@@ -342,7 +333,6 @@ def test_an_agent_that_is_stopped_has_its_victim_killed_where_pods_wait_at_kubep
         assert agent.stop() == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("enforce", [True, False], ids=["count", "kill without --enforce"])
 def test_an_agent_that_only_counts_kills_no_one(thrashing, tmp_path, enforce):
     given = ("count", "--enforce") if enforce else ("kill",)
@@ -362,7 +352,6 @@ def test_an_agent_that_only_counts_kills_no_one(thrashing, tmp_path, enforce):
         assert agent.stop() == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_an_agent_that_has_ended_leaves_nothing_armed(thrashing, tmp_path, by):
     stopped = StoppedAgent(thrashing, tmp_path, "kill", "--enforce")
