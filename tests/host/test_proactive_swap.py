@@ -22,8 +22,8 @@ GATE = """
 apiVersion: koordebpf.io/v1alpha1
 kind: AgentConfiguration
 featureGates: {ProactiveReclaim: %s}
-strategies: {proactiveReclaim: {stepPercent: 10}}
-"""
+strategies: {proactiveReclaim: {stepPercent: 10, mostZramPercent: 100}}
+"""  # what others left in zram compresses badly, and would end it
 
 
 def started(program: str, mib: int, container: Path, *arguments: object) -> subprocess.Popen[bytes]:
