@@ -269,7 +269,8 @@ def concluded(agent: LiveAgent, load: Load, samples: list[dict[str, float]], sto
     wrong += [f"the dead man's switch fired {fired:.0f} times while the agent ran"] if fired else []
     wrong += stops.concluded(late, spared) if stops else []
     wrong += ["a traceback in its log"] if "Traceback" in agent.log else []
-    wrong += [] if set(kinds) <= {"done", "gone"} else [f"outcomes {dict(kinds)}"]
+    expected = {"done", "gone", "held"} if stops else {"done", "gone"}  # what is old after a stop holds an eviction
+    wrong += [] if set(kinds) <= expected else [f"outcomes {dict(kinds)}"]
     wrong += [] if kinds["done"] * 2 >= load.crossings else [f"{kinds['done']} evictions only"]
     return wrong
 
