@@ -26,7 +26,7 @@ def unseen_rows(places: Places, original: Original, before: Table, now: Table) -
     """Return the rows to which a file is restored that no agent has looked at since it was written.
 
     Ours are as they were before and all others as they are now, also where another process wrote them since. What it
-    wrote into a row of ours looks as what we wrote. A device that was taken away has no row.
+    wrote into a row of ours looks like what we wrote. A device that was taken away has no row.
     """
     if original.devices is None:
         return before
