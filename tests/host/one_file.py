@@ -230,15 +230,29 @@ class Vanishing:
 
 
 def write_and_be_killed(file: OneFile, moment: str) -> None:
-    """Write in another process that kills itself at its first write of the file: before it, or after it."""
+    """Have another process write the file and be killed: at its first write of it, before that or after it."""
+
+    def write() -> None:
+        with Journal(file.journal) as journal:
+            CgroupWriter(file.places, journal, enforce=True).apply(file.wanted(), 0, OWNER)
+
+    killed_at_write(file.path, moment, write)
+
+
+def killed_at_write(path: Path, moment: str, act: Callable[[], None]) -> None:
+    """Do it in another process that kills itself at its first write of the file.
+
+    Args:
+        moment: `journalled`: before that write; `written`: after it.
+    """
     pid = os.fork()
     if pid == 0:
-        _write_and_die(file, moment)
+        _act_and_die(path, moment, act)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
-def _write_and_die(file: OneFile, moment: str) -> None:
-    real, path = os.write, file.path
+def _act_and_die(path: Path, moment: str, act: Callable[[], None]) -> None:
+    real = os.write
 
     def write(fd: int, data: bytes) -> int:
         if is_of(fd, path):
@@ -249,7 +263,6 @@ def _write_and_die(file: OneFile, moment: str) -> None:
 
     try:
         os.write = write  # type: ignore[assignment]
-        with Journal(file.journal) as journal:
-            CgroupWriter(file.places, journal, enforce=True).apply(file.wanted(), 0, OWNER)
+        act()
     finally:
         os._exit(1)

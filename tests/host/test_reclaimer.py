@@ -30,7 +30,8 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
-from tests.support.kernel_files import KernelFile, KernelFiles, KernelFolder
+from tests.host.fake_mount import mounted
+from tests.support.kernel_files import KernelFile, KernelFolder
 from tests.support.patience import patience
 from tests.support.values.builders import frame
 
@@ -95,12 +96,8 @@ class FakeReclaim:
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[FakeReclaim]:
     made = FakeReclaim(tmp_path / "cgroup")
-    made.mount_point.mkdir()
-    try:
-        with KernelFiles(made.mount_point, made.root()):
-            yield made
-    except OSError as error:
-        pytest.skip(f"{OTHER_MACHINE}{error}")
+    for _ in mounted(made.mount_point, made.root()):
+        yield made
 
 
 REFUSED, GONE, UNSUPPORTED, WRITTEN = (

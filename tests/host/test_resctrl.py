@@ -39,9 +39,9 @@ from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, Monitored
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
+from tests.host.fake_mount import mounted
 from tests.host.live_agent import LiveAgent
 from tests.support.fake_resctrl import CBM_MASK, DOMAINS, FakeResctrl
-from tests.support.kernel_files import KernelFiles
 from tests.support.values.builders import frame
 
 ROOT = Path(__file__).parents[2]
@@ -80,13 +80,7 @@ def fake() -> FakeResctrl:
 
 @pytest.fixture
 def root(fake: FakeResctrl, tmp_path: Path) -> Iterator[Path]:
-    mount_point = tmp_path / "sys/fs/resctrl"
-    mount_point.mkdir(parents=True)
-    try:
-        with KernelFiles(mount_point, fake.root()):
-            yield mount_point
-    except OSError as error:
-        pytest.skip(f"{OTHER_MACHINE}{error}")
+    yield from mounted(tmp_path / "sys/fs/resctrl", fake.root())
 
 
 @pytest.fixture

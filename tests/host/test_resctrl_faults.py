@@ -28,11 +28,10 @@ from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.resctrl.rules import Members
 from koordebpf.units import NS_PER_S
-from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
+from tests.host.fake_mount import mounted
 from tests.host.one_file import ERRORS, Faults, OneFile, Vanishing
 from tests.support.fake_resctrl import FakeResctrl
-from tests.support.kernel_files import KernelFiles
 
 # What is wanted of a domain, of the cache and of bandwidth.
 WANTED = {"BE/L3/0": 0xF, "BE/MB/8": 50}
@@ -45,13 +44,7 @@ def fake() -> FakeResctrl:
 
 @pytest.fixture
 def root(fake: FakeResctrl, tmp_path: Path) -> Iterator[Path]:
-    mount_point = tmp_path / "sys/fs/resctrl"
-    mount_point.mkdir(parents=True)
-    try:
-        with KernelFiles(mount_point, fake.root()):
-            yield mount_point
-    except OSError as error:
-        pytest.skip(f"{OTHER_MACHINE}{error}")
+    yield from mounted(tmp_path / "sys/fs/resctrl", fake.root())
 
 
 class TestSchemata(Faults, Vanishing):

@@ -24,10 +24,10 @@ from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
-from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
+from tests.host.fake_mount import mounted
 from tests.host.live_agent import LiveAgent
-from tests.support.kernel_files import KernelFiles, SchedFeatures
+from tests.support.kernel_files import SchedFeatures
 
 MIN_FREE, SCALE = Path("/proc/sys/vm/min_free_kbytes"), Path("/proc/sys/vm/watermark_scale_factor")
 GATES = "BEMemoryEvict=false,BECPUSuppress=false"
@@ -167,13 +167,8 @@ class TestFeatures:
 
     @pytest.fixture
     def places(self, features: SchedFeatures, tmp_path: Path) -> Iterator[Places]:
-        debugfs = tmp_path / "sys/kernel/debug"
-        debugfs.mkdir(parents=True)
-        try:
-            with KernelFiles(debugfs, features.root()):
-                yield Places({}, sysfs=tmp_path / "sys")
-        except OSError as error:
-            pytest.skip(f"{OTHER_MACHINE}{error}")
+        for _ in mounted(tmp_path / "sys/kernel/debug", features.root()):
+            yield Places({}, sysfs=tmp_path / "sys")
 
     @staticmethod
     def wanted(**features: bool) -> DesiredState:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.units import MIB, NS_PER_S
 from tests.conftest import OTHER_MACHINE
+from tests.host.one_file import ERRORS, MOMENTS, killed_at_write
 from tests.host.writer_cgroups import Cgroups, desired, made_cgroups
 from tests.support.loop_disk import LoopDisk
 
@@ -47,7 +47,6 @@ WANTED: dict[CgroupFile, Value] = {
     CgroupFile.IO_WEIGHT: 50,
     CgroupFile.IO_LATENCY: 5_000,
 }
-ERRORS = (errno.EACCES, errno.EINVAL, errno.EBUSY, errno.ENODEV, errno.EROFS)
 
 
 class Tree:
@@ -203,32 +202,16 @@ def test_another_process_that_writes_each_second_is_left_the_file(tree: Tree, fi
         assert tree.holds(POD, file) == theirs
 
 
-@pytest.mark.parametrize("moment", ["journalled", "written"])
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_what_a_killed_agent_left_is_restored(tree: Tree, file: CgroupFile, moment: str) -> None:
     before = tree.cgroups.text(POD, file)
-    pid = os.fork()
-    if pid == 0:
-        _write_and_die(tree, file, moment)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+    def write() -> None:
+        with Journal(tree.journal) as journal:
+            tree.writer(journal).apply(desired(tree.cgroups, (POD, file, tree.value(file))), 0)
+
+    killed_at_write(tree.cgroups.file(POD, file), moment, write)
     assert (tree.cgroups.text(POD, file) == before) == (moment == "journalled")
     report = restore_journal(tree.journal, tree.cgroups.places, 0)
     assert (report.left, report.lost_lines) == ((), 0)
     assert tree.cgroups.text(POD, file) == before
-
-
-def _write_and_die(tree: Tree, file: CgroupFile, moment: str) -> None:
-    real, path = os.write, tree.cgroups.file(POD, file)
-
-    def write(fd: int, data: bytes) -> int:
-        if Path(f"/proc/self/fd/{fd}").readlink() == path:
-            if moment == "written":
-                real(fd, data)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(fd, data)
-
-    try:
-        os.write = write  # type: ignore[assignment]
-        with Journal(tree.journal) as journal:
-            tree.writer(journal).apply(desired(tree.cgroups, (POD, file, tree.value(file))), 0)
-    finally:
-        os._exit(1)

@@ -27,8 +27,9 @@ from koordebpf.kernel.cgroup.files import Sysctl, broken_sysctl_rule
 from koordebpf.policy.reconcile.values import DesiredState, FileKey, SysctlWrite
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
+from tests.host.fake_mount import mounted
 from tests.host.one_file import Faults, OneFile, Vanishing
-from tests.support.kernel_files import KernelFiles, SchedFeatures
+from tests.support.kernel_files import SchedFeatures
 
 PROC_SYS = Path("/proc/sys")
 # Each with a number of the same range, and a value that no new network namespace has.
@@ -150,8 +151,6 @@ class TestFeature(Faults):
     @pytest.fixture
     def file(self, tmp_path: Path) -> Iterator[OneFile]:
         features = SchedFeatures(START_DEBIT=True, HRTICK=False)
-        debugfs = tmp_path / "sys/kernel/debug"
-        debugfs.mkdir(parents=True)
 
         def refuse(number: int | None) -> None:
             features.refusal = number
@@ -159,11 +158,8 @@ class TestFeature(Faults):
         places = Places({}, proc_sys=tmp_path / "proc/sys", sysfs=tmp_path / "sys")
         wanted, other = (("HRTICK", Sysctl.SCHED_FEATURES), 1), (("", Sysctl.MIN_FREE_KBYTES), 65_000)
         put_plain(places, other[0], "64000\n")
-        try:
-            with KernelFiles(debugfs, features.root()):
-                yield OneFile(places, wanted, other, tmp_path / "journal", refuse=refuse)
-        except OSError as error:
-            pytest.skip(f"{OTHER_MACHINE}{error}")
+        for _ in mounted(tmp_path / "sys/kernel/debug", features.root()):
+            yield OneFile(places, wanted, other, tmp_path / "journal", refuse=refuse)
 
 
 def put_plain(places: Places, key: FileKey, text: str) -> None:

@@ -24,9 +24,9 @@ from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
+from tests.host.fake_mount import mounted
 from tests.host.one_file import OWNER, Faults, OneFile, Vanishing, results, write_and_be_killed
 from tests.support.fake_cgroups import FakeIoCost, FakeNumbers
-from tests.support.kernel_files import KernelFiles, KernelFolder
 from tests.support.loop_disk import LoopDisk
 
 POD, OTHER = "pod", "other"
@@ -47,15 +47,6 @@ COST = {each: 90 if each.value.endswith("pct") else 4000 for each in CgroupFile 
 QOS, MODEL = CgroupFile.IO_COST_RPCT, CgroupFile.IO_MODEL_RBPS
 COSTS = [*((file, 2) for file in COST), (QOS, 1), (MODEL, 1)]
 DISK, OTHER_DISK = "8:0", "8:16"
-
-
-def mounted(mount_point: Path, root: KernelFolder) -> Iterator[Path]:
-    mount_point.mkdir()
-    try:
-        with KernelFiles(mount_point, root):
-            yield mount_point
-    except OSError as error:
-        pytest.skip(f"{OTHER_MACHINE}{error}")
 
 
 class TestNumbers(Faults, Vanishing):
