@@ -283,6 +283,7 @@ class StoppedAgent:
     """An agent with the switch, on a node that is about to thrash."""
 
     def __init__(self, thrashing: ThrashingNode, folder: Path, action: str, *more: str) -> None:
+        self._thrashing = thrashing
         config = folder / "config.yaml"
         config.write_text(
             f"apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\ndeadMan: {{action: {action}, stall: 5ms}}\n"
@@ -290,6 +291,13 @@ class StoppedAgent:
         manifest = thrashing.write_manifest(folder)
         arguments = ["--config", config, "--pods", manifest, "--node-cgroup", thrashing.node.path]
         self.agent = LiveAgent(folder, *arguments, "--executor", "cgroup", *more)
+
+    def has_its_victim_killed(self) -> None:
+        self.is_armed()
+        self._thrashing.starts_walking()
+        self.agent.process.send_signal(signal.SIGSTOP)
+        self._thrashing.grows()
+        self._thrashing.dies()
 
     def is_armed(self) -> None:
         until(lambda: self.agent.metric("koordebpf_dead_man_armed") == 1, lambda: f"armed, but: {self.agent.log}")
@@ -301,11 +309,7 @@ class StoppedAgent:
 def test_an_agent_that_is_stopped_has_its_first_victim_killed_and_says_so_afterwards(thrashing, tmp_path):
     stopped = StoppedAgent(thrashing, tmp_path, "kill", "--enforce")
     with stopped.agent as agent:
-        stopped.is_armed()
-        thrashing.starts_walking()
-        agent.process.send_signal(signal.SIGSTOP)
-        thrashing.grows()
-        thrashing.dies()
+        stopped.has_its_victim_killed()
         assert thrashing.has_survived
         agent.process.send_signal(signal.SIGCONT)
         line = agent.has_plan()
@@ -320,11 +324,7 @@ def test_an_agent_that_is_stopped_has_its_victim_killed_where_pods_wait_at_kubep
     thrashing.moves_limit("kubepods")
     stopped = StoppedAgent(thrashing, tmp_path, "kill", "--enforce")
     with stopped.agent as agent:
-        stopped.is_armed()
-        thrashing.starts_walking()
-        agent.process.send_signal(signal.SIGSTOP)
-        thrashing.grows()
-        thrashing.dies()
+        stopped.has_its_victim_killed()
         assert thrashing.times_full() == 0 and thrashing.has_survived
         agent.process.send_signal(signal.SIGCONT)
         line = agent.has_plan()
