@@ -9,7 +9,16 @@ import msgspec
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.plan import PodAction
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
-from koordebpf.policy.proactive_reclaim.trim import STEP, WHYS, PodTrim, Trim, trim, usable_swap_bytes
+from koordebpf.policy.proactive_reclaim.trim import (
+    STEP,
+    WHYS,
+    PodTrim,
+    Trim,
+    is_spared,
+    trim,
+    usable_swap_bytes,
+    why_no_swap,
+)
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.state.proactive_reclaim import NO_RECLAIM_V1, ReclaimMeasured, TrimmedPod
@@ -105,6 +114,9 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
             return ReclaimDecision(state=after, reason=reason, hurt=hurt, held_by=stalling, whys=whys)
         orders, reason = _orders(measured, made, swap_bytes)
         whys = {uid: each.why for uid, each in made.items()}
+        if why := why_no_swap(measured.swap, settings):
+            spared = {pod.uid for pod in measured.pods if is_spared(pod, settings)}
+            whys |= {uid: why for uid in spared if whys.get(uid) == "floor"}
         if not orders:
             whys = {uid: why if not made[uid].size_bytes else "no_swap" for uid, why in whys.items()}
         return ReclaimDecision(state=after, reason=f"{reason}{_left(whys, names)}", orders=orders, hurt=hurt, whys=whys)

@@ -24,6 +24,8 @@ WHYS: Mapping[str, str] = {
     "floor": "nothing is left to take",
     "held": "a latency-sensitive pod stalls",
     "no_swap": "swap is not to be used",
+    "zram": "zram holds too much of what is swapped out",
+    "swap_full": "too little swap is free",
 }
 _JUDGED_BYTES = 8 * MIB  # that zram stores. Why: an empty one holds its own tables, and would never be used
 _LEAST_BYTES = 16 * PAGE_BYTES  # less is not worth a system call
@@ -57,13 +59,24 @@ class Trim(msgspec.Struct, frozen=True):
 
 def usable_swap_bytes(swap: SwapState, settings: ReclaimSettings) -> int:
     """Return how much may be swapped out now; 0: nothing."""
-    if not swap.total_bytes:
-        return 0
+    return 0 if why_no_swap(swap, settings) else max(swap.free_bytes - _kept_bytes(swap, settings), 0)
+
+
+def why_no_swap(swap: SwapState, settings: ReclaimSettings) -> str | None:
+    """Return why nothing may be swapped out, one of `WHYS`; None: something may, or this node has no swap."""
     is_judged = swap.zram_stored_bytes >= _JUDGED_BYTES
     if is_judged and 100 * swap.zram_held_bytes > settings.most_zram_percent * swap.zram_stored_bytes:
-        return 0
-    kept_bytes = swap.total_bytes * settings.least_free_swap_percent // 100
-    return max(swap.free_bytes - kept_bytes, 0)
+        return "zram"
+    return "swap_full" if swap.total_bytes and swap.free_bytes <= _kept_bytes(swap, settings) else None
+
+
+def is_spared(pod: TrimmedPod, settings: ReclaimSettings) -> bool:
+    """Tell whether something could be taken from a pod if swap were used."""
+    return pod.file_bytes + pod.anon_bytes >= settings.floor_bytes + _LEAST_BYTES
+
+
+def _kept_bytes(swap: SwapState, settings: ReclaimSettings) -> int:
+    return swap.total_bytes * settings.least_free_swap_percent // 100
 
 
 def trim(pod: TrimmedPod, before: PodTrim | None, swap_bytes: int, now_ns: int, settings: ReclaimSettings) -> Trim:

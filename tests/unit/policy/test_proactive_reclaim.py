@@ -175,6 +175,22 @@ class TestStrategy:
         assert "Linux 6.11" in made.reason
         assert made.whys == {"a": "no_swap"}
 
+    @pytest.mark.parametrize(
+        ("swap", "why"),
+        [
+            (SwapState(GIB, GIB, 100 * MIB, 51 * MIB), "zram"),
+            (SwapState(GIB, GIB // 4), "swap_full"),
+            (SwapState(), "floor"),
+        ],
+    )
+    def test_it_says_why_anonymous_memory_is_not_swapped_out(self, swap, why):
+        idle = replace(POD, file_bytes=MIB, anon_bytes=GIB)
+        measured = ReclaimMeasured(
+            10 * S, (idle, replace(idle, uid="b", anon_bytes=0)), swap=swap, takes_swappiness=True
+        )
+        made = self.decide(measured, self.ready(measured))
+        assert made.whys == {"a": why, "b": "floor"}
+
     def test_on_cgroup_v1_pods_get_soft_limits_and_nothing_else(self):
         """What they hold beside page cache and the floor, in steps of 16 MiB."""
         measured = ReclaimMeasured(10 * S, (POD, replace(POD, uid="b", path="kubepods/pod-b")), soft_limits=True)
