@@ -14,7 +14,6 @@ from koordebpf.policy.proactive_reclaim.trim import (
     WHYS,
     PodTrim,
     Trim,
-    is_spared,
     trim,
     usable_swap_bytes,
     why_no_swap,
@@ -96,11 +95,11 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
         if measured.soft_limits:
             return _soft_limits([pod for pod in measured.pods if pod.uid not in terminating], settings)
         stalling = _stalling(measured, state, settings)
-        swap_bytes = usable_swap_bytes(measured.swap, settings)
+        swap_bytes, no_swap = usable_swap_bytes(measured.swap, settings), why_no_swap(measured.swap, settings)
         made: dict[str, Trim] = {}
         for pod in measured.pods:
             if pod.uid not in terminating:
-                made[pod.uid] = trim(pod, state.pods.get(pod.uid), swap_bytes, measured.at_ns, settings)
+                made[pod.uid] = trim(pod, state.pods.get(pod.uid), swap_bytes, measured.at_ns, settings, no_swap)
         held, names = stalling is not None, {pod.uid: pod.key for pod in view.pods}
         after = ReclaimState(
             pods={uid: _held(each.memory) if held else each.memory for uid, each in made.items()},
@@ -114,9 +113,6 @@ class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
             return ReclaimDecision(state=after, reason=reason, hurt=hurt, held_by=stalling, whys=whys)
         orders, reason = _orders(measured, made, swap_bytes)
         whys = {uid: each.why for uid, each in made.items()}
-        if why := why_no_swap(measured.swap, settings):
-            spared = {pod.uid for pod in measured.pods if is_spared(pod, settings)}
-            whys |= {uid: why for uid in spared if whys.get(uid) == "floor"}
         if not orders:
             whys = {uid: why if not made[uid].size_bytes else "no_swap" for uid, why in whys.items()}
         return ReclaimDecision(state=after, reason=f"{reason}{_left(whys, names)}", orders=orders, hurt=hurt, whys=whys)

@@ -70,16 +70,18 @@ def why_no_swap(swap: SwapState, settings: ReclaimSettings) -> str | None:
     return "swap_full" if swap.total_bytes and swap.free_bytes <= _kept_bytes(swap, settings) else None
 
 
-def is_spared(pod: TrimmedPod, settings: ReclaimSettings) -> bool:
-    """Tell whether something could be taken from a pod if swap were used."""
-    return pod.file_bytes + pod.anon_bytes >= settings.floor_bytes + _LEAST_BYTES
-
-
 def _kept_bytes(swap: SwapState, settings: ReclaimSettings) -> int:
     return swap.total_bytes * settings.least_free_swap_percent // 100
 
 
-def trim(pod: TrimmedPod, before: PodTrim | None, swap_bytes: int, now_ns: int, settings: ReclaimSettings) -> Trim:
+def trim(
+    pod: TrimmedPod,
+    before: PodTrim | None,
+    swap_bytes: int,
+    now_ns: int,
+    settings: ReclaimSettings,
+    no_swap: str | None = None,
+) -> Trim:
     """Return what is taken from a pod at this look.
 
     The first look takes nothing: how the pod stalls is not known. A pod that stalled for more than its share, or of
@@ -92,6 +94,7 @@ def trim(pod: TrimmedPod, before: PodTrim | None, swap_bytes: int, now_ns: int, 
         swap_bytes: how much may be swapped out.
         now_ns: of the measurement.
         settings: of the operator.
+        no_swap: why nothing may be swapped out, of `why_no_swap`.
     """
     if before is None or pod.stalled_us < before.begin_stalled_us or now_ns <= before.at_ns:
         return Trim(PodTrim(now_ns, pod.stalled_us, pod.refaulted_pages), why="first_look")
@@ -120,12 +123,18 @@ def trim(pod: TrimmedPod, before: PodTrim | None, swap_bytes: int, now_ns: int, 
         return Trim(looked, why="stalls")
     if now_ns < before.rests_until_ns:
         return Trim(looked, why="rests")
-    reclaimable = pod.file_bytes + min(pod.anon_bytes, swap_bytes)
-    room_bytes = max(reclaimable - settings.floor_bytes, 0)
     scale = min(before.scale * _GROWTH, 1.0)
     nearness = 1 - stalled / settings.pod_stall_ratio
-    wanted = int(reclaimable * settings.step_percent / 100 * scale * nearness * nearness)
-    size_bytes = min(wanted, room_bytes) // PAGE_BYTES * PAGE_BYTES
+    size_bytes = _step_bytes(pod.file_bytes + min(pod.anon_bytes, swap_bytes), scale, nearness, settings)
     if size_bytes < _LEAST_BYTES:
-        return Trim(msgspec.structs.replace(looked, scale=scale), why="floor")
+        swapped_bytes = _step_bytes(pod.file_bytes + pod.anon_bytes, scale, nearness, settings)
+        why = no_swap if no_swap and swapped_bytes >= _LEAST_BYTES else "floor"
+        return Trim(msgspec.structs.replace(looked, scale=scale), why=why)
     return Trim(msgspec.structs.replace(looked, scale=scale, asked_bytes=size_bytes), size_bytes)
+
+
+# In whole pages; the floor stays.
+def _step_bytes(reclaimable_bytes: int, scale: float, nearness: float, settings: ReclaimSettings) -> int:
+    room_bytes = max(reclaimable_bytes - settings.floor_bytes, 0)
+    wanted = int(reclaimable_bytes * settings.step_percent / 100 * scale * nearness * nearness)
+    return min(wanted, room_bytes) // PAGE_BYTES * PAGE_BYTES
