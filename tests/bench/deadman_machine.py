@@ -12,7 +12,7 @@ from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.policy.dead_man import AT_LIMIT
 from tests.bench.figure import figure
-from tests.bench.report import CannotMeasure, Report
+from tests.bench.report import CannotMeasure, Report, pair_count
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.short_machine import (
@@ -44,7 +44,7 @@ def deadman_machine(report: Report) -> None:
     if not (support := support_of_dead_man()).works:
         raise CannotMeasure(support.reason)
     report.say(support.how)
-    n = 2 if report.quick else int(os.environ.get("KOORDEBPF_PAIRS", "20"))
+    n = 2 if report.quick else pair_count(20)
     stay_in_memory()
     with tempfile.TemporaryDirectory() as name, ShortMachine(find_memory_hierarchy()) as machine:
         folder = Path(name)

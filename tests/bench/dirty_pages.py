@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.units import MIB
 from tests.bench.limited_pairs import add_pairs, paired_p99, procs
-from tests.bench.report import CannotMeasure, Report
+from tests.bench.report import CannotMeasure, Report, pair_count
 from tests.host.block_node import BlockNode
 from tests.support.loop_disk import LoopDisk
 from tests.support.nodes import NodeCgroup
@@ -67,7 +66,7 @@ def dirty_pages(report: Report) -> None:
 
 
 def _measure(report: Report, blocks: BlockNode, folder: Path, mount: Path) -> None:
-    pairs, seconds = (3, 3.0) if report.quick else (int(os.environ.get("KOORDEBPF_PAIRS", "20")), 5.0)
+    pairs, seconds = (3, 3.0) if report.quick else (pair_count(20), 5.0)
     without, limited = paired_p99(
         report,
         blocks,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from tests.bench.figure import figure
-from tests.bench.report import Report
+from tests.bench.report import Report, pair_count
 from tests.felt.cells import Found, median
 from tests.felt.load.hogs import NONE
 from tests.felt.matrix import Matrix, Plan
@@ -20,7 +19,7 @@ _SCALE = Scale(memory=0.5, rate=0.1)
 
 def felt_apps(report: Report) -> None:
     """Run the cells in turn, KOORDEBPF_PAIRS times (2); a figure is the ratio of p99 to undisturbed in a repeat."""
-    seconds, repeats = (3.0, 1) if report.quick else (6.0, int(os.environ.get("KOORDEBPF_PAIRS", "2")))
+    seconds, repeats = (3.0, 1) if report.quick else (6.0, pair_count(2))
     for app in ("redis", "sqlite"):
         with Matrix(app, seconds, report.say, _SCALE) as matrix:
             found = list(matrix.run(Plan(app, _HOGS, [NOTHING, ALL]), repeats))

@@ -18,15 +18,15 @@ _BLOCKS = 2  # in turn, so that a machine that gets busier favours none
 _SLACK_BYTES = 32 * MIB
 _POLL_S = 0.0005
 _NS_PER_MS = 1_000_000
+_METHOD = (
+    "from decided_ns of the audit line until the node cgroup's usage, polled each 0.5 ms, is within"
+    " 32 MiB of what it was; executor cgroup"
+)
 
 
 def freeing(report: Report) -> None:
     """Let victims of 1 and 2.5 GiB be evicted, n ≥ 20 each; on cgroup v1 some are not frozen first, in turn."""
     n = 3 if report.quick else 20
-    method = (
-        "from decided_ns of the audit line until the node cgroup's usage, polled each 0.5 ms, is within 32 MiB of what"
-    )
-    method += " it was; executor cgroup"
     with full_node() as node:
         for percent, size in ((17, "1 GiB"), (42, "2.5 GiB")):
             found: dict[bool, list[float]] = {True: [], False: []}
@@ -34,9 +34,9 @@ def freeing(report: Report) -> None:
                 for is_frozen in (True, False) if node.hog_joins_too else (True,):
                     found[is_frozen] += _series(node, percent, -(-n // _BLOCKS), is_frozen=is_frozen)
             name = f"decision → memory free again, {size}"
-            report.add(figure(name, "ms", found[True], method, reach_p99=150))
+            report.add(figure(name, "ms", found[True], _METHOD, reach_p99=150))
             if found[False]:
-                report.add(figure("  not in the freezer hierarchy", "ms", found[False], method))
+                report.add(figure("  not in the freezer hierarchy", "ms", found[False], _METHOD))
 
 
 def _series(node: FullNode, percent: int, n: int, *, is_frozen: bool) -> list[float]:

@@ -21,7 +21,7 @@ from koordebpf.policy.page_cache.settings import PageCacheSettings
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import at_least, at_most, figure, percentile
 from tests.bench.page_cache_seconds import Seconds, back_at_s, harmed_at_s, lines
-from tests.bench.report import CannotMeasure, Report
+from tests.bench.report import CannotMeasure, Report, pair_count
 from tests.bench.steady import cpu_s
 from tests.host.live_agent import LiveAgent
 from tests.host.page_cache_node import NODE_BYTES, SET_MIB, PageCacheNode
@@ -52,7 +52,7 @@ class Window(msgspec.Struct, frozen=True):
 
 def page_cache(report: Report) -> None:
     """Take pairs of windows, with the gate off and on; then time looks at 110 pods."""
-    pairs = int(os.environ.get("KOORDEBPF_PAIRS", "5" if report.quick else "20"))
+    pairs = pair_count(5 if report.quick else 20)
     hierarchy = find_memory_hierarchy()
     try:
         with (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import tempfile
 import time
@@ -27,7 +26,7 @@ from tests.bench.proactive_node import (
     Half,
     IdleNode,
 )
-from tests.bench.report import CannotMeasure, Report
+from tests.bench.report import CannotMeasure, Report, pair_count
 
 _GROWS_MIB = (146, 166, 186)  # in turn; by 20, 40 and 60 MiB more than there is room for
 _IDLE_S, _SETTLES_S = 60.0, 5.0  # a node that is too full evicts within a second
@@ -40,7 +39,7 @@ def proactive(report: Report) -> None:
     hierarchy = find_memory_hierarchy()
     if hierarchy.version == 1 or len(Path("/proc/swaps").read_text().splitlines()) < 2:
         raise CannotMeasure("memory.reclaim needs cgroup v2, and idle anonymous memory swap")
-    pairs = 2 if report.quick else int(os.environ.get("KOORDEBPF_PAIRS", "20"))
+    pairs = 2 if report.quick else pair_count(20)
     report.say(f"1 MiB compressed with zlib: {_yardstick_ms():.1f} ms; the same elsewhere says how slow this CPU is")
     found: dict[bool, list[Half]] = {False: [], True: []}
     try:

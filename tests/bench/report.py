@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -10,6 +11,11 @@ from tests.bench.figure import Figure
 
 class CannotMeasure(Exception):
     """This machine cannot give the figure; the sentence says why."""
+
+
+def pair_count(default: int) -> int:
+    """Return how many pairs to take: KOORDEBPF_PAIRS, where that is set."""
+    return int(os.environ.get("KOORDEBPF_PAIRS", default))
 
 
 class Report:

@@ -23,6 +23,7 @@ from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.pods.facts import pod_facts
 from tests.bench.figure import percentile
+from tests.bench.report import pair_count
 from tests.conftest import OTHER_MACHINE
 from tests.host.paging_probe import Paging, paging, working_set
 from tests.support.nodes import NodeCgroup
@@ -34,7 +35,7 @@ NODE_BYTES, SET_MIB = 512 * MIB, 96
 LOADS = Path(__file__).parents[1] / "workloads/build"
 # A measurement takes more pairs: KOORDEBPF_PAIRS=20, with shorter ones KOORDEBPF_PAIR_S=2.
 PAIRS, SECONDS, BEFORE_S = (
-    int(os.environ.get("KOORDEBPF_PAIRS", "5")),
+    pair_count(5),
     float(os.environ.get("KOORDEBPF_PAIR_S", "4")),
     3.0,
 )
