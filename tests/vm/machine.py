@@ -20,7 +20,7 @@ from tests.vm.matrix import Variant
 from tests.vm.monitor import Monitor, write_emulator_stacks
 
 ROOT = Path(__file__).parents[2]
-_SCRATCH_MIB = 8192  # a hole at first; tests.felt has a disk of 6 GiB on it
+_SCRATCH_MIB = 8192  # sparse; tests.felt makes a disk of 6 GiB on it
 _SAY_EACH_S = 60
 # A test that waits for ever fails after the first; a guest that says nothing at all for the second is ended.
 _TEST_S = 480
