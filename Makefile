@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 SHELL_FILES := .ci/run .ci/setup deploy/krew/kubectl-koordebpf tests/cluster/node.sh tests/vm/guest.sh $(wildcard vagrant/provision/*.sh) \
 	$(wildcard tests/node/files/usr/local/sbin/*) \
-	vagrant/scenarios/run vagrant/scenarios/node.sh $(foreach each,allow kill limit protect provoke serve stop,$(wildcard vagrant/scenarios/*/$(each))) \
+	vagrant/scenarios/run vagrant/scenarios/node.sh $(foreach each,allow kill limit protect provoke serve spin stop,$(wildcard vagrant/scenarios/*/$(each))) \
 	$(wildcard vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
