@@ -29,7 +29,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import cover, second_tries, slow  # noqa: E402
+from tests import cover, programs, second_tries, slow  # noqa: E402
 from tests.counted import Counted, died  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -58,14 +58,6 @@ AGAIN = f"@{TESTS / 'again.txt'}"
 _LIVE = {"contract", "host", "cluster", "node"}
 _TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("properties", "unit", "trees", "golden", "scenarios")  # by how long they take, the longest first
-# Modules of tests/cluster that download or compile; only slow tests need the agent's image and others' Go code.
-_QUICK_CLUSTER_PROGRAMS = ("cluster.binaries",)
-_GO_PROGRAMS = (
-    *("cluster.katalyst_programs", "cluster.nri_programs", "cluster.newest_containerd"),
-    "cluster.koordinator_programs",
-)
-_CLUSTER_PROGRAMS = (*_QUICK_CLUSTER_PROGRAMS, "cluster.agent_image", *_GO_PROGRAMS)
-_NODE_PROGRAMS = ("node.image", "cluster.agent_image")
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _LOOK_S = 0.1
 _TEST_S = 900  # a test that takes longer waits for ever
@@ -152,35 +144,25 @@ def what_node_lacks() -> str | None:
     return what_cluster_lacks()
 
 
-def bring(modules: Sequence[str]) -> str | None:
-    """Download, compile or build by these modules of the tests, which may take minutes; return what failed."""
-    for name in modules:
-        command = [sys.executable, "-m", f"tests.{name}"]
-        if code := subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
-            return f"{command[-1]} ended with {code}"
-    return None
-
-
 def run_cluster(arguments: list[str]) -> Counted:
     """Download or compile what the chosen tests need, then run them as any folder's."""
     is_quick = f"not {slow.MARK}" in arguments
-    if failed := bring(_QUICK_CLUSTER_PROGRAMS if is_quick else _CLUSTER_PROGRAMS):
+    if failed := programs.bring(programs.CLUSTER_QUICK if is_quick else programs.CLUSTER):
         return died(f"cluster: {failed}")
     return run_folder("cluster", arguments)
 
 
 def run_node(arguments: list[str]) -> Counted:
     """Build the node's image and the agent's where they are not there, then run the tests as any folder's."""
-    if failed := bring(_NODE_PROGRAMS):
+    if failed := programs.bring(programs.NODE):
         return died(f"node: {failed}")
     return run_folder("node", arguments)
 
 
 def run_deploy(arguments: list[str]) -> Counted:
     """Bring what renders manifests, which may take minutes and says so; then run its tests as any folder's."""
-    command = [sys.executable, "-m", "tests.deploy.programs"]
-    if code := subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
-        return died(f"deploy: {command[-1]} ended with {code}")
+    if failed := programs.bring(programs.DEPLOY):
+        return died(f"deploy: {failed}")
     return run_folder("deploy", arguments)
 
 

@@ -1,0 +1,37 @@
+"""What tests of clusters, nodes and manifests download, compile or build, kept in a cache.
+
+`python -m tests.programs` brings all of it, which takes 20 minutes with two CPUs where nothing is in the cache: beside
+tests that do not need it yet, that is time that they leave.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# Modules below tests/, each of which is a command. Only slow tests need the agent's image and others' Go code.
+DEPLOY = ("deploy.programs",)
+CLUSTER_QUICK = ("cluster.binaries",)
+_GO_PROGRAMS = (
+    *("cluster.katalyst_programs", "cluster.nri_programs", "cluster.newest_containerd"),
+    "cluster.koordinator_programs",
+)
+CLUSTER = (*CLUSTER_QUICK, "cluster.agent_image", *_GO_PROGRAMS)
+NODE = ("node.image", "cluster.agent_image")
+_ALL = tuple(dict.fromkeys((*DEPLOY, *CLUSTER, *NODE)))
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def bring(modules: Sequence[str]) -> str | None:
+    """Download, compile or build by these modules what is not in the cache; return what failed."""
+    for name in modules:
+        command = [sys.executable, "-m", f"tests.{name}"]
+        if code := subprocess.run(command, cwd=_ROOT, check=False).returncode:
+            return f"{command[-1]} ended with {code}"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(bring(_ALL))
