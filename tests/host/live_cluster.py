@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
 
+from koordebpf.report.foresight import REASON as EVICTION_SOON
 from tests.contract.apiserver import Exchange, Reply, Server, gives, listing, node, nodeslo, status, until
 from tests.support.nodes import NodeCgroup
 
@@ -123,6 +124,11 @@ class LiveCluster:
     def asked(self) -> list[str]:
         """Return the pods whose eviction was asked for, in order."""
         return [name for name, _, _ in self.evictions]
+
+    @property
+    def eviction_events(self) -> list[dict[str, Any]]:
+        """Return the Events of evictions; whether one was forecast before depends on how fast this machine is."""
+        return [event for event in self.events if event["reason"] != EVICTION_SOON]
 
     def pod(self, name: str) -> dict[str, Any]:
         return next(pod for pod in self.node_cgroup.pods if pod["metadata"]["name"] == name)

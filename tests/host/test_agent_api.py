@@ -87,7 +87,7 @@ def ticks_per_s(agent: LiveAgent) -> float:
 
 
 def reasons(cluster: LiveCluster) -> list[tuple[str, str]]:
-    return [(event["involvedObject"]["name"], event["reason"]) for event in cluster.events]
+    return [(event["involvedObject"]["name"], event["reason"]) for event in cluster.eviction_events]
 
 
 def test_an_eviction_from_the_crossing_to_the_audit_line(story: Story) -> None:
@@ -107,8 +107,8 @@ def test_an_eviction_from_the_crossing_to_the_audit_line(story: Story) -> None:
         "metadata": {"name": "hog", "namespace": "default"},
         "deleteOptions": {"preconditions": {"uid": uid}},
     }
-    until(lambda: cluster.events, "the Event")
-    (event,) = cluster.events
+    until(lambda: cluster.eviction_events, "the Event")
+    (event,) = cluster.eviction_events
     assert (event["reason"], event["type"], event["involvedObject"]["uid"]) == ("evictPodSuccess", "Warning", uid)
     assert event["message"] == (
         "evict Pod:default/hog, reason: evicted, message: trigger by koordlet feature BEMemoryEvict, kill pod: hog"
@@ -141,9 +141,9 @@ def test_a_disruption_budget_sends_the_next_candidate_and_is_asked_again_in_its_
     assert again - first >= 3
     assert hog.process.wait(patience(10)) != 0
     assert other.process.poll() is None
-    until(lambda: len(cluster.events) == 3, "Events")
+    until(lambda: len(cluster.eviction_events) == 3, "Events")
     assert reasons(cluster) == [("hog", "evictPodFail"), ("other", "evictPodFail"), ("hog", "evictPodSuccess")]
-    assert "disruption budget" in cluster.events[0]["message"]
+    assert "disruption budget" in cluster.eviction_events[0]["message"]
     until(lambda: [o["result"] for line in agent.plans() for o in line["outcomes"]] == ["refused", "refused", "done"],
           "audit lines")  # fmt: skip
     assert agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="refused"}') == 2
@@ -195,7 +195,7 @@ def test_an_error_of_the_server_is_tried_again_as_the_same_eviction(story: Story
     assert cluster.evictions[0][1] == cluster.evictions[1][1]
     assert hog.process.wait(patience(10)) != 0
     assert other.process.poll() is None
-    until(lambda: cluster.events, "the Event")
+    until(lambda: cluster.eviction_events, "the Event")
     assert reasons(cluster) == [("hog", "evictPodSuccess")]
 
 
@@ -213,7 +213,7 @@ def test_a_pod_made_again_under_its_name_is_not_touched_nor_is_another_one_in_it
     agent.said("back below the threshold")
     assert cluster.asked() == ["hog"]
     assert other.process.poll() is None
-    assert cluster.events == []
+    assert cluster.eviction_events == []
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_a_dry_run_asks_for_nothing(story: Story) -> None:
         lambda: agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="dry_run"}') >= 2,
         "a second round",
     )
-    assert (cluster.asked(), cluster.events) == ([], [])
+    assert (cluster.asked(), cluster.eviction_events) == ([], [])
     assert hog.process.poll() is None
     assert agent.stop() == 0
     assert {request.method for request in cluster.server.requests} == {"GET"}

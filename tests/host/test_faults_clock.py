@@ -86,8 +86,8 @@ def test_an_agent_evicts_whatever_the_wall_clock_says(
             assert is_of(clock, moment(line["time"])), line["time"]
             assert [(each["name"], each["result"]) for each in line["outcomes"]] == [(f"hog-{number}", "done")]
             assert min(ns for ns in line["latencies"].values() if ns is not None) >= 0
-            until(lambda n=number: len(cluster.events) > n, "the Event")
-            assert is_of(clock, moment(cluster.events[number]["firstTimestamp"]))
+            until(lambda n=number: len(cluster.eviction_events) > n, "the Event")
+            assert is_of(clock, moment(cluster.eviction_events[number]["firstTimestamp"]))
             until(lambda: agent.readiness() == (200, []), f"ready, but {agent.readiness()}")
         assert cluster.asked() == [f"hog-{number}" for number in range(len(STEPS_S))]
         assert agent.metric('koordebpf_skipped_rounds_total{feature="act",reason="clock_jump"}') == 0
