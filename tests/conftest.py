@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests import slow
+from tests import slow, time_limit
 from tests.support import replay
 
 os.environ.setdefault("KOORDEBPF_RUN_RECORDER_FOLDER", "none")  # agents of tests do not write to /var/lib
@@ -24,17 +24,38 @@ OTHER_MACHINE = "not this kind of machine: "
 # The property of junit.xml that says how often a test was tried; each try is a testcase there.
 TRIES = "tries"
 _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
+_MAY_SKIP = (OTHER_MACHINE, time_limit.LEFT_OUT)
+_LIMITS = os.environ.pop(time_limit.VARIABLE, "")  # not of runs that tests start
+_PACE = pytest.StashKey[time_limit.Pace]()
 
 
 def _fail_if_required(report: R, path: Path) -> R:
     folder = next(iter(path.relative_to(_TESTS).parts), "") if path.is_relative_to(_TESTS) else ""
     if report.skipped and folder in _REQUIRED and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-        if str(reason).removeprefix("Skipped: ").startswith(OTHER_MACHINE):
+        if str(reason).removeprefix("Skipped: ").startswith(_MAY_SKIP):
             return report
         report.outcome = "failed"
         report.longrepr = f"{reason}\nKOORDEBPF_REQUIRE={','.join(sorted(_REQUIRED))} allows no skip in tests/{folder}"
     return report
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Pace slow tests where their folder has a time limit."""
+    folders = {
+        next(iter(item.path.relative_to(_TESTS).parts)) for item in session.items if item.path.is_relative_to(_TESTS)
+    }
+    limits_s = [limit_s for folder in folders if (limit_s := time_limit.until_s(folder, _LIMITS)) is not None]
+    if limits_s:
+        session.config.stash[_PACE] = time_limit.Pace(session.items, min(limits_s))
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture is set up
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a slow test out where the folder's time is up."""
+    pace = item.config.stash.get(_PACE, None)
+    if pace is not None and pace.is_left_out(item.nodeid):
+        pytest.skip(time_limit.LEFT_OUT)
 
 
 # Last, so that pytest-rerunfailures sees a skip that became a failure: such a one is not tried again (again.txt).

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Counted:
-    """How many tests ended how, and the names of those that failed, or failed once and then passed."""
+    """How many tests ended how; which failed, which failed once and then passed, and what was left out."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     names: list[str] = field(default_factory=list)
     unsteady: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def add(self, other: Counted) -> None:
         """Add what another folder had."""
@@ -22,6 +23,7 @@ class Counted:
         self.skipped += other.skipped
         self.names += other.names
         self.unsteady += other.unsteady
+        self.left_out += other.left_out
 
 
 def died(why: str) -> Counted:

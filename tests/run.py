@@ -29,7 +29,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import cover, programs, second_tries, slow  # noqa: E402
+from tests import cover, programs, second_tries, slow, time_limit  # noqa: E402
 from tests.counted import Counted, died  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -154,6 +154,8 @@ def run_cluster(arguments: list[str]) -> Counted:
 
 def run_node(arguments: list[str]) -> Counted:
     """Build the node's image and the agent's where they are not there, then run the tests as any folder's."""
+    if time_limit.is_over("node"):
+        return Counted(left_out=["node"])
     if failed := programs.bring(programs.NODE):
         return died(f"node: {failed}")
     return run_folder("node", arguments)
@@ -254,7 +256,9 @@ def _counted(folder: str, report: Path, code: int) -> Counted:
     unsteady = [name for name in again if name not in names]
     if code and not failed:  # usage errors and interruptions fail no test
         failed, names = 1, [f"{folder}: pytest ended with {code}"]
-    return Counted(passed, failed, skipped, names, unsteady)
+    late = sum(time_limit.LEFT_OUT in skip.get("message", "") for case in cases for skip in case.iter("skipped"))
+    left_out = [f"{folder}: {late} slow tests"] * (late > 0)
+    return Counted(passed, failed, skipped, names, unsteady, left_out)
 
 
 def _name(folder: str, case: ET.Element) -> str:
@@ -316,6 +320,7 @@ def main(arguments: list[str]) -> int:
         judge_slow(total, chosen)
     print(f"\n{time.monotonic() - started_s:.0f} s in all")
     print(*(f"left out: {folder}: {lacking[folder]}\n" for folder in wanted if folder not in chosen), sep="", end="")
+    print(*(f"left out, no time was left: {name}\n" for name in total.left_out), sep="", end="")
     print(*(f"failed once, passed when tried again: {name}\n" for name in total.unsteady), sep="", end="")
     print(*(f"failed: {name}\n" for name in total.names), sep="", end="")
     COUNTS.write_text(json.dumps({"passed": total.passed, "failed": total.failed, "skipped": total.skipped}))

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def folders(tmp_path: Path) -> Path:
         "counted.py",
         "cover.py",
         "machines.py",
+        "programs.py",
+        "time_limit.py",
     ):
         shutil.copy(TESTS / name, tests)
     again = (TESTS / "again.txt").read_text()
@@ -212,6 +215,16 @@ def test_a_quick_run_leaves_out_what_is_slow(folders):
     (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.6", "0"))
     done = run(folders, "", "--quick", "unit")
     assert "4 passed, 0 failed, 0 skipped" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_is_slow_is_left_out_when_no_time_is_left(folders, monkeypatch):
+    monkeypatch.setenv("KOORDEBPF_TESTS_UNTIL", f"host={time.time() + 900} unit={time.time() - 1}")
+    (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.6", "0"))
+    (folders / "host" / "test_long.py").write_text(SLEEPS.replace("0.6", "0"))
+    done = run(folders, "host,unit", "unit", "host")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "9 passed, 0 failed, 1 skipped"), done.stdout
+    assert "left out, no time was left: unit: 1 slow tests\n" in done.stdout
 
 
 @pytest.mark.slow
