@@ -85,8 +85,10 @@ class BareContainerd:
         (folder / "containerd.toml").write_text(_settings(folder, socket, snapshotter))
         environment = {"PATH": f"{programs}:{binaries.path}"}
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        # Its shims have their sockets in /run/containerd/s, which no setting changes, and would leave the directory.
+        own_run = ["sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
         with (folder / "containerd.log").open("wb") as log:
-            command = [*unshare, str(programs / "containerd"), "--config", str(folder / "containerd.toml")]
+            command = [*unshare, *own_run, str(programs / "containerd"), "--config", str(folder / "containerd.toml")]
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         ctr = [str(programs / "ctr"), "-a", str(socket)]
         until(lambda: subprocess.run([*ctr, "version"], capture_output=True, check=False).returncode == 0, self.log)
