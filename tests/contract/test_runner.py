@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 
@@ -509,25 +510,13 @@ def test_what_a_cluster_needs_and_is_not_here_is_reported(folders):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "downloaded"),
-    [
-        (["--quick"], ["binaries"]),
-        (
-            [],
-            [
-                *("agent_image", "binaries", "katalyst_programs", "koordinator_programs"),
-                *("newest_containerd", "nri_programs"),
-            ],
-        ),
-    ],
-)
-def test_a_quick_run_builds_no_image(folders, require_root, arguments, downloaded):
-    (folders / "cluster").mkdir()
-    (folders / "cluster" / "__init__.py").touch()  # else the checkout's own programs were built
-    programs = ("katalyst_programs", "nri_programs", "newest_containerd", "koordinator_programs")
-    for name in ("binaries", "agent_image", *programs):
-        (folders / "cluster" / f"{name}.py").write_text("open(__file__ + '.ran', 'w').close()")
+@pytest.mark.parametrize(("arguments", "brought"), [(["--quick"], programs.CLUSTER_QUICK), ([], programs.CLUSTER)])
+def test_a_quick_run_builds_no_image(folders, require_root, arguments, brought):
+    for name in ("cluster", "node"):
+        (folders / name).mkdir()
+        (folders / name / "__init__.py").touch()  # else the checkout's own programs were built
+    for module in programs.CLUSTER:
+        (folders / f"{module.replace('.', '/')}.py").write_text("open(__file__ + '.ran', 'w').close()")
     (folders / "cluster" / "test_good.py").write_text(one_test("pass"))
     setup = folders.parent / ".ci" / "setup"
     setup.parent.mkdir()
@@ -538,4 +527,5 @@ def test_a_quick_run_builds_no_image(folders, require_root, arguments, downloade
     if "left out: cluster" in done.stdout:
         pytest.skip("no cluster can be started here")
     assert done.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
-    assert sorted(path.name.partition(".")[0] for path in folders.glob("cluster/*.ran")) == downloaded
+    ran = [str(path.relative_to(folders)).removesuffix(".py.ran") for path in folders.rglob("*.ran")]
+    assert sorted(ran) == sorted(module.replace(".", "/") for module in brought)
