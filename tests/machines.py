@@ -1,8 +1,8 @@
 """The virtual machines of the matrix beside the folders that run on this machine.
 
 They take minutes of CPU time and are in no hurry, where live tests need little of it, but at once. So while those run
-the machines have one CPU, two machines at a time, as processes of the lowest priority. What is left of them afterwards
-has every CPU, and one machine more runs than there are CPUs: each waits for four tenths of its time.
+the machines have one CPU, one machine at a time, as processes of the lowest priority. What is left of them afterwards
+has every CPU, and a machine runs on each.
 """
 
 from __future__ import annotations

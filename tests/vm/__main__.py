@@ -73,9 +73,8 @@ def measure(variants: Sequence[Variant], minutes: float, *, renew: bool) -> bool
 
 
 class Slots:
-    """Lets one machine more run at a time than this process may use CPUs, at most `jobs`.
+    """Lets as many machines run at a time as this process may use CPUs, at most `jobs`.
 
-    A machine waits for four tenths of its time: a CPU for each would idle.
     Another process may change that at any time: with the affinity of this one's main thread (sched_setaffinity(2)).
     """
 
@@ -88,7 +87,7 @@ class Slots:
     def one(self) -> Iterator[None]:
         """Hold a slot, once there is one."""
         with self._changed:
-            while self._running >= min(self._jobs, len(os.sched_getaffinity(os.getpid())) + 1):
+            while self._running >= min(self._jobs, len(os.sched_getaffinity(os.getpid()))):
                 self._changed.wait(_LOOK_S)
             self._running += 1
         try:
@@ -218,7 +217,7 @@ def indent(text: str) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("which", nargs=-1)
-@click.option("--jobs", default=3, show_default=True, help="Machines at a time, at most one more than CPUs.")
+@click.option("--jobs", default=2, show_default=True, help="Machines at a time, at most one on each CPU.")
 @click.option("--minutes", default=30.0, show_default=True, help="A machine that takes longer is ended.")
 @click.option("--renew", is_flag=True, help="Ask Debian for newer releases of the kernels.")
 @click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
