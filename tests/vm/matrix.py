@@ -228,7 +228,6 @@ MATRIX = (
         "6.1",
         "v1",
         boot_options=("SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1",),  # virtme-init mounts what it asks systemd for
-        has_one_thread=True,
         cpus=3,  # best-effort pods keep two of them: only where there are more can those be held by a set
         tests=(
             *_host("test_signals", "test_signals_cgroups", "test_signals_scan", "test_cgroupfs_live"),
@@ -241,7 +240,6 @@ MATRIX = (
         "6.12",
         "numa-no-psi",
         boot_options=(_NO_PSI,),
-        has_one_thread=True,
         cpus=2,
         numa_nodes=2,
         tests=(
