@@ -25,7 +25,7 @@ OTHER_MACHINE = "not this kind of machine: "
 TRIES = "tries"
 _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
 _MAY_SKIP = (OTHER_MACHINE, time_limit.LEFT_OUT)
-_LIMITS = os.environ.pop(time_limit.VARIABLE, "")  # not of runs that tests start
+_LIMITS = pytest.StashKey[str]()
 _PACE = pytest.StashKey[time_limit.Pace]()
 
 
@@ -40,13 +40,18 @@ def _fail_if_required(report: R, path: Path) -> R:
     return report
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the time limits out of the environment: those are not of runs that tests start."""
+    config.stash[_LIMITS] = os.environ.pop(time_limit.VARIABLE, "")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Pace slow tests where their folder has a time limit."""
     folders = {
         next(iter(item.path.relative_to(_TESTS).parts)) for item in session.items if item.path.is_relative_to(_TESTS)
     }
-    limits_s = [limit_s for folder in folders if (limit_s := time_limit.until_s(folder, _LIMITS)) is not None]
-    if limits_s:
+    given = session.config.stash[_LIMITS]
+    if limits_s := [limit_s for folder in folders if (limit_s := time_limit.until_s(folder, given)) is not None]:
         session.config.stash[_PACE] = time_limit.Pace(session.items, min(limits_s))
 
 

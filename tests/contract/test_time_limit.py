@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests import time_limit
 
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"slow": ("slow",), "story": ("slow", "story"), "quick": ()}
 
 
@@ -55,3 +60,10 @@ def test_a_folder_that_is_not_named_has_no_limit() -> None:
     assert [time_limit.until_s(name, limits) for name in ("host", "vm", "unit")] == [1764320000, 1764323000, None]
     with pytest.raises(ValueError):
         time_limit.until_s("host", "host=soon")
+
+
+def test_what_boots_machines_does_not_take_the_limits_from_itself() -> None:
+    code = "import os, tests.vm.__main__; print(os.environ['KOORDEBPF_TESTS_UNTIL'])"
+    environment = os.environ | {time_limit.VARIABLE: "vm=1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
+    assert done.stdout == b"vm=1\n"
