@@ -218,7 +218,7 @@ def indent(text: str) -> str:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("which", nargs=-1)
 @click.option("--jobs", default=2, show_default=True, help="Machines at a time, at most one on each CPU.")
-@click.option("--minutes", default=30.0, show_default=True, help="A machine that takes longer is ended.")
+@click.option("--minutes", default=25.0, show_default=True, help="A machine that takes longer is ended.")
 @click.option("--renew", is_flag=True, help="Ask Debian for newer releases of the kernels.")
 @click.option("--tests", metavar="ARGUMENTS", help="pytest's arguments, in place of all tests: a file, -k WORDS.")
 @click.option("--bench", metavar="ARGUMENTS", help="tests.bench's arguments, to measure and test nothing: burst.")
