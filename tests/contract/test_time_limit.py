@@ -36,7 +36,7 @@ class TestPace:
 
     def left_out(self, test_s: float, limit_s: float) -> list[str]:
         """Return which of ten slow tests, with one of every other kind between them, are left out."""
-        items = [Marked(f"{at}{kind}", marks) for at in range(10) for kind, marks in KINDS.items()]
+        items = [Marked(f"{at}{kind}.py::test", marks) for at in range(10) for kind, marks in KINDS.items()]
         pace, left = time_limit.Pace(items, self.now_s + limit_s), []
         for item in items:
             if pace.is_left_out(item.nodeid):
@@ -49,10 +49,20 @@ class TestPace:
         assert self.left_out(1, 10.5) == []
 
     def test_with_half_the_time_every_other_one_is_left_out(self) -> None:
-        assert self.left_out(1, 5) == [f"{at}slow" for at in (1, 3, 5, 7, 9)]
+        assert self.left_out(1, 5) == [f"{at}slow.py::test" for at in (1, 3, 5, 7, 9)]
 
     def test_without_time_all_slow_ones_are_left_out_and_no_other(self) -> None:
-        assert self.left_out(1, 0) == [f"{at}slow" for at in range(10)]
+        assert self.left_out(1, 0) == [f"{at}slow.py::test" for at in range(10)]
+
+    def test_those_of_a_module_run_together_and_so_do_their_second_tries(self) -> None:
+        items = [Marked(f"{module}.py::test_{at}", ("slow",)) for module in "abcd" for at in range(2)]
+        pace, first = time_limit.Pace(items, 20), [item.nodeid for item in items]
+        tries = [first[0], *first[:2], first[1], *first[2:], first[-1]]
+        left = []
+        for nodeid in tries:
+            left.append(pace.is_left_out(nodeid))
+            self.now_s += 0 if left[-1] else 6
+        assert left == [False] * 4 + [True] * 7
 
 
 def test_a_folder_that_is_not_named_has_no_limit() -> None:
