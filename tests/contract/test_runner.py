@@ -472,14 +472,14 @@ def test_the_end_of_a_run_lets_its_tests_clean_up(folders, tmp_path, names, numb
         (folders / name).mkdir(exist_ok=True)
         body = TAKES_LONG.format(started=tmp_path / f"{name}-started", cleaned=tmp_path / f"{name}-cleaned")
         (folders / name / "test_long.py").write_text(body)
-    settings = {"KOORDEBPF_ENDS_WITHIN_S": "5", "XDG_CACHE_HOME": str(tmp_path)}
+    settings = {"KOORDEBPF_ENDS_WITHIN_S": "20", "XDG_CACHE_HOME": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, str(folders / "run.py"), *names[: os.cpu_count()]],
         env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     ) as running:  # fmt: skip
         until(lambda: all((tmp_path / f"{name}-started").exists() for name in names[: os.cpu_count()]), "the tests")
         os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
-        running.communicate(timeout=patience(30))
+        running.communicate(timeout=patience(60))
     assert running.returncode
     assert all((tmp_path / f"{name}-cleaned").exists() for name in names[: os.cpu_count()])
 
