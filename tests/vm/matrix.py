@@ -18,6 +18,7 @@ class Variant(msgspec.Struct, frozen=True):
     boot_options: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     cpus: int = 1
+    threads: int = 1  # of a core: CPUs that share one
     memory_mib: int = 1536  # a test fills it
     has_one_thread: bool = False  # of QEMU for all CPUs: tests/vm/machine.py says why
     has_instruction_clock: bool = False  # each nanosecond is an instruction: tests/vm/machine.py says how
@@ -159,6 +160,13 @@ _QOS = (
     ),
 )
 
+_CORE_SCHEDULING = (
+    *_host("test_core_sched"),
+    "tests/host/test_process_rights.py"
+    "::test_a_cookie_is_given_to_another_users_process_with_what_the_component_gives",
+)
+
+_CPU_COMES_BACK = "tests/host/test_bcc.py::test_a_cpu_that_comes_back_is_heard_through_perf_buffers"
 _RECLAIM = "tests/host/test_proactive_reclaim.py::test_"
 _KATALYST_MIB = (9216, 5632)
 
@@ -284,8 +292,9 @@ MATRIX = (
     ),
     # What is written to cgroups of v2: a set of CPUs needs two, and with one there is nothing to share between pods.
     Variant("6.12", "writes", cpus=2, has_one_thread=True, tests=(*_WRITES, _RECLAIMER, *_AGENT_OF_CPUS)),
-    # QoS strategies: what they write on v2, with two CPUs for those that share CPUs.
-    Variant("6.12", "qos", cpus=2, tests=_QOS),
+    # QoS strategies: what they write on v2, with two CPUs for those that share CPUs. These are threads of one core, as
+    # core scheduling needs them.
+    Variant("6.12", "qos", cpus=2, threads=2, tests=(*_QOS, *_CORE_SCHEDULING)),
     # Compiling takes a minute of an emulated CPU in each process.
     Variant(
         "6.1",
@@ -294,7 +303,8 @@ MATRIX = (
         needs_headers=True,
         # It counts fds and comes before what is compiled once for all others and stays open.
         tests=(
-            "tests/host/test_bcc.py::test_nothing_is_left_of_a_killed_agent",
+            *_host("test_bcc"),
+            f"--deselect={_CPU_COMES_BACK}",
             *_host("test_signals", "test_signals_cgroups", "test_signals_filters", "test_signals_waits"),
         ),
     ),
@@ -305,7 +315,7 @@ MATRIX = (
         needs_headers=True,
         cpus=2,
         tests=(
-            "tests/host/test_bcc.py::test_a_cpu_that_comes_back_is_heard_through_perf_buffers",
+            _CPU_COMES_BACK,
             *_host("test_hotplug"),
         ),
     ),
