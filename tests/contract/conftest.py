@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import Cluster, Server
-from sources import PACE, Open
 
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
+from tests.contract.apiserver import Cluster, Server
+from tests.contract.sources import PACE, Open
 
 
 @pytest.fixture

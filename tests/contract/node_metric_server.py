@@ -8,9 +8,8 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
-from apiserver import Collection, Exchange, Reply, Request, Server, listing, status
-
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
+from tests.contract.apiserver import Collection, Exchange, Reply, Request, Server, listing, status
 from tests.support.json_patch import applied
 
 STATUS_PATH = f"{NODE_METRICS_PATH}/n1/status"

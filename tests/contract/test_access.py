@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from apiserver import Server, gives, status
 
 from koordebpf.errors import KubeDenied, KubeError
 from koordebpf.kube.cache.cnr import CNR_PATH, CustomNodeResource
 from koordebpf.kube.clients.access import cnr_now, may
 from koordebpf.kube.http.transport import open_cluster
+from tests.contract.apiserver import Server, gives, status
 
 PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

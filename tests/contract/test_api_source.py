@@ -11,12 +11,24 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from apiserver import Cluster, Exchange, gives, hold_open, let_it_spin, listing, node, nodeslo, pod, status, until
-from sources import PACE, Open
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
+from tests.contract.apiserver import (
+    Cluster,
+    Exchange,
+    gives,
+    hold_open,
+    let_it_spin,
+    listing,
+    node,
+    nodeslo,
+    pod,
+    status,
+    until,
+)
+from tests.contract.sources import PACE, Open
 
 EXPIRED = status(410, "Expired", "too old resource version: 1 (2)")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apiserver import Cluster, Exchange, gives, status, until
-from sources import Open
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.state.katalyst.measured import Cnr
 from koordebpf.state.pods.requests import RECLAIMED_CPU
+from tests.contract.apiserver import Cluster, Exchange, gives, status, until
+from tests.contract.sources import Open
 
 
 def cnr(version: int, cpu: object, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from apiserver import until
 from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
@@ -18,6 +17,7 @@ from koordebpf.kube.clients.cri import Cri, RunningContainer
 from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
+from tests.contract.apiserver import until
 from tests.contract.cri_runtime import EXITED, RUNNING, UNKNOWN, Runtime
 from tests.support.patience import patience
 

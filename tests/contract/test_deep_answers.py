@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from apiserver import Cluster, Exchange, Server, gives, pod, until
-from sources import Open
 
 from koordebpf.errors import KubeBusy, KubeError
 from koordebpf.kube.clients.lease import LeaseClient, LeaseSpec
@@ -17,6 +15,8 @@ from koordebpf.kube.clients.nodeslos import NODESLOS_PATH, NodeSLO, NodeSLOMeta,
 from koordebpf.kube.clients.taints import NodeMarks
 from koordebpf.kube.http.transport import Transport, open_cluster
 from koordebpf.kube.sources.api import ApiSource
+from tests.contract.apiserver import Cluster, Exchange, Server, gives, pod, until
+from tests.contract.sources import Open
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 WHY = "it is nested too deep"

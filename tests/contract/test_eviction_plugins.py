@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from apiserver import until
-
 from koordebpf.agent.katalyst.plugins import EvictionPlugins
 from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.kube.plugins.pod_messages import PodMessages
@@ -14,6 +12,7 @@ from koordebpf.policy.katalyst.state import RemoteCall
 from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
 from koordebpf.state.katalyst.measured import RemoteAnswers
 from koordebpf.state.katalyst.records import EvictionRecord, PastBucket, TopAsk
+from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin
 from tests.support.ticked_node import UIDS, Node
 

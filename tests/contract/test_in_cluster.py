@@ -8,11 +8,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from apiserver import Cluster, Server, node, nodeslo, pod, until
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.http.transport import open_in_cluster
 from koordebpf.kube.sources.api import ApiSource
+from tests.contract.apiserver import Cluster, Server, node, nodeslo, pod, until
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from apiserver import Server, gives, until
 from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
@@ -29,6 +28,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.policy.katalyst.asked.killers import KillerSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.store.sink import EVENTS, Event
+from tests.contract.apiserver import Server, gives, until
 from tests.contract.cri_runtime import RUNNING, Runtime
 from tests.scenarios.test_katalyst import QUIET, Node, forced, kpod
 from tests.support.values.builders import frame

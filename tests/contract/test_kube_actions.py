@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from apiserver import Exchange, Server, gives, status, until
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.clients.events import MESSAGE_BYTES
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.http.transport import open_cluster
+from tests.contract.apiserver import Exchange, Server, gives, status, until
 
 PATH = "/api/v1/namespaces/be/pods/spark-1/eviction"
 EVENTS = "/api/v1/namespaces/be/events"

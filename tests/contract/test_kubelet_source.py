@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from apiserver import Exchange, Reply, Server, gives, let_it_spin, pod, status, until
 
 from koordebpf.attribution.static_pods import cgroup_names
 from koordebpf.errors import ConfigError
 from koordebpf.kube.http.transport import open_kubelet
 from koordebpf.kube.sources.kubelet import KubeletSource
 from koordebpf.state.pods.facts import pod_facts
+from tests.contract.apiserver import Exchange, Reply, Server, gives, let_it_spin, pod, status, until
 
 Open = Callable[..., KubeletSource]
 

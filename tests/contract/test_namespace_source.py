@@ -7,13 +7,13 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from apiserver import Cluster, Exchange, gives, let_it_spin, listing, status, until
-from sources import PACE, Open
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.kube.sources.namespaces import MAX_NAMESPACES
 from koordebpf.units import NS_PER_S
+from tests.contract.apiserver import Cluster, Exchange, gives, let_it_spin, listing, status, until
+from tests.contract.sources import PACE, Open
 
 TIER = frozenset({"tier"})
 

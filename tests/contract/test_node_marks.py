@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import Server, gives, status
 
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.clients.taints import CONDITION_TYPE, NodeMarks
 from koordebpf.kube.http.transport import open_cluster
+from tests.contract.apiserver import Server, gives, status
 from tests.contract.node_store import OTHERS, OURS, PATH, READY, NodeStore
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -11,8 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from apiserver import Server, until
-from node_metric_server import NodeMetrics
 from prometheus_client.registry import CollectorRegistry
 
 from koordebpf.agent.colocation.jobs import ColocationParts, open_jobs
@@ -30,6 +28,8 @@ from koordebpf.state.prediction.values import Amounts, LatestPrediction, ProdPre
 from koordebpf.state.series import kinds
 from koordebpf.state.series.node import node_series
 from koordebpf.units import GIB, MIB, NS_PER_S
+from tests.contract.apiserver import Server, until
+from tests.contract.node_metric_server import NodeMetrics
 
 
 class Node_:

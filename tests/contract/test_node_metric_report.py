@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import Exchange, Server, gives, status, until
-from node_metric_server import NodeMetrics
 
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.policy.node_metric import sending as sending_module
 from koordebpf.units import NS_PER_S
+from tests.contract.apiserver import Exchange, Server, gives, status, until
+from tests.contract.node_metric_server import NodeMetrics
 from tests.support.node_metric_reports import Reporting
 
 PACE = Pace(first_s=0.02, cap_s=0.05, slow_s=0.05, watch_s=30, grace_s=30.0, answer_s=10.0)

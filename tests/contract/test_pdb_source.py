@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import Cluster, Exchange, Request, gives, listing, pod, status, until
-from sources import PACE, Open
 
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
+from tests.contract.apiserver import Cluster, Exchange, Request, gives, listing, pod, status, until
+from tests.contract.sources import PACE, Open
 
 
 def pdb(name: str, version: int, namespace: str = "default", allowed: int = 1) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from apiserver import Reply, Server, gives, pod, status, until
 
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.plugins.pod_messages import PROTOBUF, PodMessages
 from koordebpf.kube.plugins.pods import MAGIC, POD_TABLE, pod_bytes
+from tests.contract.apiserver import Reply, Server, gives, pod, status, until
 
 ONE = msgspec.convert(pod("one", 1), Pod, strict=False)
 WHOLE = pod_bytes(ONE) + b"\xfa\x3f\x03abc"  # with a field that the agent does not know

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apiserver import Server, gives, status, until
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.deletion import DeletionExecutor
@@ -16,6 +15,7 @@ from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.policy.plan import Candidate, Victim
 from koordebpf.state.outcome import Outcome, Result
+from tests.contract.apiserver import Server, gives, status, until
 
 PATH = "/api/v1/namespaces/be/pods/spark-1"
 

@@ -11,7 +11,6 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from apiserver import until
 
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.errors import KubeError
@@ -19,6 +18,7 @@ from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.clients.pod_resources import MESSAGES, PACKAGE, BoundCpus, PodCpus, bound_cpus
 from koordebpf.kube.sources.cpu_manager import CpuManagerState
 from koordebpf.state.pods.facts import PodFacts, pod_facts
+from tests.contract.apiserver import until
 from tests.contract.protobuf_classes import message_classes
 
 

@@ -465,9 +465,9 @@ def is_running(pid: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("names", [["unit"], ["unit", "trees"]], ids=" ".join)
-def test_the_end_of_a_run_lets_its_tests_clean_up(folders, tmp_path, names, number):
+@pytest.mark.parametrize("ended", ["^C", "SIGTERM of the runner", "SIGTERM of all"])
+@pytest.mark.parametrize("names", [["unit"], ["contract"], ["unit", "trees"]], ids=" ".join)
+def test_the_end_of_a_run_lets_its_tests_clean_up(folders, tmp_path, names, ended):
     for name in names[: os.cpu_count()]:
         (folders / name).mkdir(exist_ok=True)
         body = TAKES_LONG.format(started=tmp_path / f"{name}-started", cleaned=tmp_path / f"{name}-cleaned")
@@ -478,7 +478,10 @@ def test_the_end_of_a_run_lets_its_tests_clean_up(folders, tmp_path, names, numb
         env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     ) as running:  # fmt: skip
         until(lambda: all((tmp_path / f"{name}-started").exists() for name in names[: os.cpu_count()]), "the tests")
-        os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
+        if ended == "SIGTERM of the runner":
+            running.terminate()
+        else:
+            os.killpg(running.pid, signal.SIGINT if ended == "^C" else signal.SIGTERM)
         running.communicate(timeout=patience(60))
     assert running.returncode
     assert all((tmp_path / f"{name}-cleaned").exists() for name in names[: os.cpu_count()])

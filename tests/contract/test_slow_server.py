@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 import urllib3
-from apiserver import Cluster, Exchange, Reply, Server, gives, listing, pod, until
-from sources import Open
 
 from koordebpf.errors import KubeError
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.http.transport import Transport, open_cluster
+from tests.contract.apiserver import Cluster, Exchange, Reply, Server, gives, listing, pod, until
+from tests.contract.sources import Open
 from tests.support.patience import patience
 
 EVERY_S = 0.02

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from apiserver import Server, let_it_spin, until
 
 from koordebpf.act.taint.worker import NodeMarker
 from koordebpf.agent.strategies.taint import NodeMarking
@@ -15,6 +14,7 @@ from koordebpf.kube.http.transport import open_cluster
 from koordebpf.policy.strategy import GATE_OFF
 from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
+from tests.contract.apiserver import Server, let_it_spin, until
 from tests.contract.node_store import OTHERS, OURS, READY, NodeStore
 from tests.support.asked_strategy import AskedStrategy, ask_alone
 from tests.support.ticked_node import Node

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from apiserver import Server, gives, let_it_spin, status, until
 
 from koordebpf.act.topology.reporter import Noted, TopologyReporter
 from koordebpf.agent.colocation.reports.topology_report import NodeSources, TopologyJob
@@ -28,6 +27,7 @@ from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLO
 from koordebpf.slo.pods.resource_status import SHARED_POOLS_ANNOTATION
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.state.series.node import node_series
+from tests.contract.apiserver import Server, gives, let_it_spin, status, until
 from tests.contract.objectstore import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

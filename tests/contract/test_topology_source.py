@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from apiserver import Cluster, Exchange, gives, status, until
-from sources import Open
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
+from tests.contract.apiserver import Cluster, Exchange, gives, status, until
+from tests.contract.sources import Open
 
 
 def topology(version: int, policy: str, cpus: str = "") -> dict[str, Any]:

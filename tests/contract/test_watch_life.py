@@ -9,11 +9,11 @@ import time
 
 import msgspec
 import pytest
-from apiserver import Cluster, Exchange, gives, let_it_spin, listing, pod, status, until
-from sources import PACE, Open
 
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.sources.api import ApiSource
+from tests.contract.apiserver import Cluster, Exchange, gives, let_it_spin, listing, pod, status, until
+from tests.contract.sources import PACE, Open
 
 EXPIRED = status(410, "Expired", "too old resource version: 1 (2)")
 QUICK = msgspec.structs.replace(PACE, silence_s=0.3, quiet_s=60.0, watch_s=3600)
