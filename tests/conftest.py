@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import signal
+import threading
 from collections.abc import Generator
 from pathlib import Path
-from typing import TypeVar
+from types import FrameType
+from typing import Never, TypeVar
 
 import pytest
 
@@ -25,6 +29,9 @@ OTHER_MACHINE = "not this kind of machine: "
 TRIES = "tries"
 _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
 _MAY_SKIP = (OTHER_MACHINE, time_limit.LEFT_OUT)
+# The module without which a folder's tests cannot be collected; `.ci/setup FOLDER` installs it.
+_NEEDED = {"browser": "selenium", "cluster": "trustme", "node": "qemu.qmp"}
+_NOT_COLLECTED = pytest.StashKey[list[str]]()
 _LIMITS = pytest.StashKey[str]()
 _PACE = pytest.StashKey[time_limit.Pace]()
 
@@ -43,6 +50,40 @@ def _fail_if_required(report: R, path: Path) -> R:
 def pytest_configure(config: pytest.Config) -> None:
     """Take the time limits out of the environment: those are not of runs that tests start."""
     config.stash[_LIMITS] = os.environ.pop(time_limit.VARIABLE, "")
+    config.stash[_NOT_COLLECTED] = []
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+        # What a test forks ends of it, as any process.
+        os.register_at_fork(after_in_child=_end_of_sigterm)
+
+
+# SIGTERM ends a run as ^C does: fixtures take away what they made. The runner, which may have had the same signal, sends
+# SIGINT then, which must not end that; one more does.
+def _interrupt(_number: int, _frame: FrameType | None) -> Never:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.default_int_handler))
+    raise KeyboardInterrupt
+
+
+def _end_of_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a folder whose packages are not installed, and name it at the end; one that is required fails."""
+    folder = collection_path.name
+    needed = _NEEDED.get(folder) if collection_path.parent == _TESTS else None
+    if needed is None or folder in _REQUIRED or _is_installed(needed):
+        return None
+    config.stash[_NOT_COLLECTED].append(folder)
+    return True
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -81,7 +122,10 @@ def pytest_make_collect_report(
     return _fail_if_required((yield), collector.path)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    is_all = any(_TESTS.is_relative_to(Path(config.invocation_params.dir, argument)) for argument in config.args)
+    for folder in config.stash[_NOT_COLLECTED] if is_all else ():
+        terminalreporter.line(f"left out: {folder}: install what it needs with: .ci/setup {folder}")
     if replay.counts:
         counts = ", ".join(f"{count} {name}" for name, count in replay.counts.items())
         terminalreporter.line(f"decisions of live agents, decided again and equal: {counts}")

@@ -40,6 +40,7 @@ mounted() {
 for path in $(mounted); do umount -l "$path" 2>/dev/null; done
 before=$1 after=$2
 shift 2
+trap : TERM  # it waits for the tests, which clean up
 cat /proc/self/mountinfo >"$before"
 "$@"
 code=$?
