@@ -56,6 +56,8 @@ _ONLY_BY_NAME = {"node"}  # it takes half an hour of an emulated CPU; with every
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
 _LIVE = {"contract", "host", "cluster", "node"}
+# Two thirds of their time they wait for a socket. Those of a module share what they started.
+_BESIDE_EACH_OTHER = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
 _TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("properties", "unit", "trees", "golden", "scenarios")  # by how long they take, the longest first
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
@@ -226,7 +228,9 @@ def _bytecode() -> dict[str, str]:
 
 def _command(folder: str, report: Path, arguments: Sequence[str]) -> list[str]:
     again = [AGAIN] if folder in _LIVE else []
-    options = [f"--junitxml={report}", f"--timeout={_TEST_S}", *again]
+    # A test's own time: what its fixture sets up for others, too, is not why it takes long (slow.py).
+    options = [f"--junitxml={report}", "--override-ini=junit_duration_report=call", f"--timeout={_TEST_S}"]
+    options += [*again, *_BESIDE_EACH_OTHER.get(folder, [])]
     return [sys.executable, "-m", "pytest", "-q", *options, str(TESTS / folder), *arguments]
 
 
