@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.register_at_fork(after_in_child=_end_of_sigterm)
 
 
-# SIGTERM ends a run as ^C does: fixtures take away what they made. The runner, which may have had the same signal, sends
+# SIGTERM ends a run as ^C does: fixtures remove what they made. The runner, which may have had the same signal, sends
 # SIGINT then, which must not end that; one more does.
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -162,8 +162,7 @@ _QOS = (
 
 _CORE_SCHEDULING = (
     *_host("test_core_sched"),
-    "tests/host/test_process_rights.py"
-    "::test_a_cookie_is_given_to_another_users_process_with_what_the_component_gives",
+    "tests/host/test_process_rights.py::test_a_cookie_is_given_to_another_users_process_with_what_the_component_gives",
 )
 
 _CPU_COMES_BACK = "tests/host/test_bcc.py::test_a_cpu_that_comes_back_is_heard_through_perf_buffers"
