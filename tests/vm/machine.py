@@ -174,8 +174,6 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
     if variant.numa_nodes > 1:
         # A node has sockets of its own, or the kernel warns of its caches.
         qemu += f" -smp {variant.cpus},sockets={variant.numa_nodes}"
-    if variant.threads > 1:
-        qemu += f" -smp {variant.cpus},threads={variant.threads}"
     each = variant.cpus // variant.numa_nodes
     sizes_mib = variant.numa_mib or (variant.memory_mib // variant.numa_nodes,) * variant.numa_nodes
     numa = [f"--numa={mib}M,cpus={at * each}-{(at + 1) * each - 1}" for at, mib in enumerate(sizes_mib)]

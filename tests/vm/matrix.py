@@ -18,7 +18,6 @@ class Variant(msgspec.Struct, frozen=True):
     boot_options: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     cpus: int = 1
-    threads: int = 1  # of a core: CPUs that share one
     memory_mib: int = 1536  # a test fills it
     has_one_thread: bool = False  # of QEMU for all CPUs: tests/vm/machine.py says why
     has_instruction_clock: bool = False  # each nanosecond is an instruction: tests/vm/machine.py says how
@@ -160,11 +159,6 @@ _QOS = (
     ),
 )
 
-_CORE_SCHEDULING = (
-    *_host("test_core_sched"),
-    "tests/host/test_process_rights.py::test_a_cookie_is_given_to_another_users_process_with_what_the_component_gives",
-)
-
 _CPU_COMES_BACK = "tests/host/test_bcc.py::test_a_cpu_that_comes_back_is_heard_through_perf_buffers"
 _RECLAIM = "tests/host/test_proactive_reclaim.py::test_"
 _KATALYST_MIB = (9216, 5632)
@@ -291,9 +285,9 @@ MATRIX = (
     ),
     # What is written to cgroups of v2: a set of CPUs needs two, and with one there is nothing to share between pods.
     Variant("6.12", "writes", cpus=2, has_one_thread=True, tests=(*_WRITES, _RECLAIMER, *_AGENT_OF_CPUS)),
-    # QoS strategies: what they write on v2, with two CPUs for those that share CPUs. These are threads of one core, as
-    # core scheduling needs them.
-    Variant("6.12", "qos", cpus=2, threads=2, tests=(*_QOS, *_CORE_SCHEDULING)),
+    # QoS strategies: what they write on v2, with two CPUs for those that share CPUs. Core scheduling is in none of
+    # Debian's kernels (CONFIG_SCHED_CORE), however many threads a core has.
+    Variant("6.12", "qos", cpus=2, tests=_QOS),
     # Compiling takes a minute of an emulated CPU in each process.
     Variant(
         "6.1",
