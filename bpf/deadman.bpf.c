@@ -9,12 +9,11 @@
 
 #define MAX_DEPTH 24
 #define CHARGE_BATCH 64		/* pages; MEMCG_CHARGE_BATCH, memcontrol.h: a charge may fail this far below the limit */
-#define MOST_ROOM (64 * CHARGE_BATCH)	/* what a limit may have left while tasks wait because of it; docs/dead-man.md says why */
+#define MOST_ROOM_BYTES (16ULL << 20)	/* what a limit may have left while tasks wait because of it; docs/dead-man.md says why */
 #define ROOM_SHIFT 2		/* of a small limit: a quarter */
 #define PF_EXITING 0x00000004	/* include/linux/sched.h */
 #define PF_KTHREAD 0x00200000
 #define SIGKILL 9
-#define PAGE_BITS 12	/* the smallest there is: of larger ones too much counts as reclaimable */
 #define MAX_SWEEPS 16		/* who was forked during the first look; a refusal for the moment */
 #define SWEEP_EACH_NS 10000000ULL
 #define SWEEP_UNTIL_NS 500000000ULL	/* the same cgroup may have another container later */
@@ -114,12 +113,12 @@ struct node_seen {
  * Whether a task of such a cgroup may wait because of its limit. A charge that fails takes a batch of pages and what each CPU
  * has charged ahead; until they are used again, the pages that it took are waited for below the limit.
  */
-static __always_inline bool has_no_room(u64 usage, u64 limit)
+static __always_inline bool has_no_room(struct koord_deadman_order *order, u64 usage, u64 limit)
 {
-	u64 room = limit >> ROOM_SHIFT;
+	u64 room = limit >> ROOM_SHIFT, most = MOST_ROOM_BYTES >> order->page_shift;
 
-	if (room > MOST_ROOM)
-		room = MOST_ROOM;
+	if (room > most)
+		room = most;
 	if (room < CHARGE_BATCH)
 		room = CHARGE_BATCH;
 	return usage + room >= limit;
@@ -147,14 +146,14 @@ static __always_inline void look_at_node(struct node_seen *seen, struct koord_de
 		read_counter(&counter, at);
 		memcg = (struct mem_cgroup *)memcg_of_counter(at);
 		limit = counter.high < counter.max ? counter.high : counter.max;
-		id = node_id || has_no_room(counter.usage, limit) ? kernfs_id(READ(memcg, css.cgroup, kn)) : 0;
+		id = node_id || has_no_room(order, counter.usage, limit) ? kernfs_id(READ(memcg, css.cgroup, kn)) : 0;
 		if (node_id && id == node_id) {
 			seen->usage_pages = counter.usage;
 			seen->memcg = memcg;
 			seen->is_in = true;
 			return;
 		}
-		if (has_no_room(counter.usage, limit)) {
+		if (has_no_room(order, counter.usage, limit)) {
 			if (is_above_victim(order, id)) {
 				seen->limited = memcg;
 				seen->limited_usage = counter.usage;
@@ -191,6 +190,7 @@ static __always_inline u64 counter_at(u64 base, u32 index)
 struct node_sum {
 	struct mem_cgroup *memcg;
 	u64 pages;
+	u32 page_shift;
 };
 
 static __always_inline u64 easily_reclaimed(u64 stat)
@@ -237,7 +237,7 @@ static int add_reclaimable(u32 nid, struct node_sum *sum)
 		return 0;
 	stat = (u64)READ(info, lruvec_stats) + bpf_core_field_offset(struct lruvec_stats, state);
 	sum->pages += easily_reclaimed(stat) +
-		      (counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B)) >> PAGE_BITS);
+		      (counter_at(stat, bpf_core_enum_value(enum node_stat_item, NR_SLAB_RECLAIMABLE_B)) >> sum->page_shift);
 	return 0;
 }
 
@@ -254,11 +254,11 @@ static __always_inline u64 available_pages(struct mem_cgroup *memcg, u32 numa_no
 }
 
 /* What the node could reclaim, as the kernel added it up last, which it does each two seconds. */
-static __always_inline u64 reclaimable_pages(struct mem_cgroup *memcg, u32 numa_nodes)
+static __always_inline u64 reclaimable_pages(struct mem_cgroup *memcg, struct koord_deadman_order *order)
 {
-	struct node_sum sum = { .memcg = memcg };
+	struct node_sum sum = { .memcg = memcg, .page_shift = order->page_shift };
 
-	bpf_loop(numa_nodes, add_reclaimable, &sum, 0);
+	bpf_loop(order->numa_nodes, add_reclaimable, &sum, 0);
 	return sum.pages;
 }
 
@@ -345,7 +345,7 @@ static __always_inline enum memory node_memory(struct koord_deadman_order *order
 		*pages = available_pages(seen->memcg, order->numa_nodes);
 		return *pages < order->below_pages ? SHORT : ENOUGH;
 	}
-	reclaimable = reclaimable_pages(seen->memcg, order->numa_nodes);
+	reclaimable = reclaimable_pages(seen->memcg, order);
 	if (!is_news(&window->node, seen->memcg, reclaimable, now_ns))
 		return UNKNOWN;
 	*pages = less_pages(seen->usage_pages, reclaimable);
@@ -356,7 +356,7 @@ static __always_inline enum memory node_memory(struct koord_deadman_order *order
 static __always_inline enum memory limited_memory(struct koord_deadman_order *order, struct stall_window *window,
 						  struct node_seen *seen, u64 now_ns)
 {
-	u64 reclaimable = reclaimable_pages(seen->limited, order->numa_nodes);
+	u64 reclaimable = reclaimable_pages(seen->limited, order);
 
 	if (!is_news(&window->limited, seen->limited, reclaimable, now_ns))
 		return UNKNOWN;

@@ -8,7 +8,7 @@
 #define MAX_MEMCGS 16384	/* 1.8 MB; ten times the cgroups of a node with 500 pods */
 #define NR_LRU_LISTS 5		/* include/linux/mmzone.h, the same in every release */
 #define NR_SLAB_RECLAIMABLE_AT NR_LRU_LISTS	/* in lruvec_stats.state: mm/memcontrol.c memcg_node_stat_items */
-#define MIN_REST_PAGES 2048	/* 8 MiB with pages of 4 KiB: what any pod has */
+#define MIN_REST_BYTES (8ULL << 20)	/* what any pod has */
 #define MAX_NR_ZONES 6		/* include/linux/mmzone.h has at most six */
 #define MAX_NR_GENS 4		/* include/linux/mmzone.h, the same in every release */
 
@@ -151,7 +151,7 @@ static __always_inline void add_slab(struct koord_settings *set, struct mem_cgro
 	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
 		listed += row->lru_pages[lru];
 	row->slab_reclaimable_bytes = KOORD_NOT_KNOWN;
-	if (row->usage_pages < listed + MIN_REST_PAGES)
+	if (row->usage_pages < listed + (MIN_REST_BYTES >> set->page_shift))
 		return;
 	for (u32 nid = 0; nid < KOORD_MAX_NUMA_NODES && nid < set->numa_nodes; nid++) {
 		struct mem_cgroup_per_node *info = NULL;

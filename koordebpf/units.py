@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 PAGE_BYTES: int = os.sysconf("SC_PAGE_SIZE")
+PAGE_SHIFT: int = PAGE_BYTES.bit_length() - 1
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 NS_PER_US = 1_000

@@ -24,7 +24,7 @@ struct koord_deadman_order {
 	u32 mode;
 	u32 numa_nodes;		/* of the machine */
 	u32 percent;		/* of a limit above the victim in use: as the node's threshold is of the node */
-	u32 unused;
+	u32 page_shift;		/* of this kernel's pages: bytes >> page_shift */
 	u64 above_ids[KOORD_DEADMAN_LEVELS];	/* cgroups above the victim and below the node; 0: none */
 };
 

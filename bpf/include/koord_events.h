@@ -192,7 +192,7 @@ struct koord_settings {
 	__u32 memcg_nodes;	/* written by the scan: how many elements of `memcg_nodes` are filled */
 	__u32 memcg_nodes_full;
 	__u32 epoch;		/* raised by user space when ends were lost: stalled tasks are counted from zero */
-	__u32 reserved;
+	__u32 page_shift;	/* of this kernel's pages: bytes >> page_shift */
 };
 
 /* One memory cgroup as the scan found it; an element of the map `memcgs`. LRU: its own pages, not its children's. */

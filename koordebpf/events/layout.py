@@ -142,7 +142,7 @@ LAYOUTS: Layouts = {
         ("memcg_nodes", "I"),
         ("memcg_nodes_full", "I"),
         ("epoch", "I"),
-        ("reserved", "I"),
+        ("page_shift", "I"),
     ),
     "koord_memcg": (
         ("cgroup_id", "Q"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import platform
 import time
 from collections.abc import Iterator
@@ -14,11 +16,13 @@ from koordebpf.events.records import MemcgNodeSample, MemcgSample
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, cgroup_id, find_memory_hierarchy
 from koordebpf.kernel.signals.interface import Backend
-from koordebpf.units import NS_PER_S, PAGE_BYTES
+from koordebpf.units import NS_PER_S, PAGE_BYTES, PAGE_SHIFT
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals, make_child
-from tests.host.provoke import MIB, N, holder, in_cgroup, set_limit
+from tests.host.provoke import MIB, N, holder, in_cgroup, set_limit, start_in
 from tests.support.patience import patience
+
+_PAGE_SHIFT_AT = 60  # in koord_settings
 
 
 @pytest.fixture
@@ -181,3 +185,32 @@ def test_as_much_is_mapped_as_there_are_cgroups(
         assert {sample.cgroup_id for sample in decode_memcgs(held, PAGE_BYTES)} == few.keys()
     assert before < mapped_bytes() < before + MIB
     assert signals.scan_missed() == 0
+
+
+def test_whose_slab_is_looked_at_is_said_in_bytes(memory_cgroup: Path, signals: KernelSignals) -> None:
+    child = make_child(memory_cgroup, "container")
+    own, maps = cgroup_id(child), signals._maps
+    assert maps is not None
+    ready, go = os.pipe(), os.pipe()
+
+    def holds_kernel_memory() -> None:
+        for _ in range(16):
+            reads, writes = os.pipe()
+            fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, MIB)
+            os.write(writes, bytes(MIB))
+            assert reads
+        os.write(ready[1], b"r")
+        os.read(go[0], 1)
+
+    pid = start_in(child, holds_kernel_memory)
+    assert os.read(ready[0], 1) == b"r"
+    try:
+        # 8 MiB are so many pages more, of pages that are a quarter as large.
+        for shift, is_known in ((PAGE_SHIFT, True), (PAGE_SHIFT - 2, False)):
+            maps.settings.write(_PAGE_SHIFT_AT, shift.to_bytes(4, "little"))
+            assert (scan(signals)[own].slab_reclaimable_bytes is not None) == is_known
+    finally:
+        os.write(go[1], b"g")
+        os.waitpid(pid, 0)
+        for fd in (*ready, *go):
+            os.close(fd)

@@ -19,6 +19,7 @@ from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE
 from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.units import PAGE_SHIFT
 
 Mode = Literal["off", "count", "kill"]
 StallSource = Literal["psi", "reclaim"]  # what is counted: what PSI counts, or direct reclaim
@@ -41,7 +42,7 @@ _LEVELS = 4  # KOORD_DEADMAN_LEVELS
 _ORDER = struct.Struct(f"<8Q4I{_LEVELS}Q")  # struct koord_deadman_order
 _ORDER_MEMBERS = (
     *("heartbeat_ns", "after_ns", "stall_ns", "until_ns", "victim_id", "node_cgroup_id", "above_pages"),
-    *("below_pages", "mode", "numa_nodes", "percent", "unused", "above_ids"),
+    *("below_pages", "mode", "numa_nodes", "percent", "page_shift", "above_ids"),
 )
 _MODE_AT = 64  # offset in koord_deadman_order
 _REPORT = struct.Struct("<6Q5Ii4Q")  # struct koord_deadman_report
@@ -60,6 +61,8 @@ class DeadManOrder(msgspec.Struct, frozen=True):
 
     `above_ids`: cgroups above the victim and below the node, the nearest first; of more than four the nearest count.
     Stalls at the limit of one of them count where `percent` of it is in use beside what is easily reclaimed.
+
+    `page_shift`: by which the programs make pages of bytes; they know no page size.
     """
 
     after_ns: int
@@ -71,6 +74,7 @@ class DeadManOrder(msgspec.Struct, frozen=True):
     below_pages: int = 0
     percent: int = 100
     above_ids: tuple[int, ...] = ()
+    page_shift: int = PAGE_SHIFT
     mode: Mode = "off"
 
 
@@ -185,7 +189,7 @@ class DeadMan(Closing):
             mode,
             self._numa_nodes,
             order.percent,
-            0,
+            order.page_shift,
             *(*order.above_ids, *[0] * _LEVELS)[:_LEVELS],
         )
         self._order.write(0, data)

@@ -10,6 +10,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.libbpf import Map
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.units import PAGE_SHIFT
 
 _FIRST = bytes(4)  # key of an array's only element
 _SETTINGS = struct.Struct("<QQ12I")
@@ -89,7 +90,7 @@ class SignalMaps:
             numa_node_ids(),
             NEEDED_KINDS,
         )
-        self.settings.write(0, _SETTINGS.pack(*numbers, *(0,) * 6, self._epoch, 0))
+        self.settings.write(0, _SETTINGS.pack(*numbers, *(0,) * 6, self._epoch, PAGE_SHIFT))
 
     def totals(self) -> bytes:
         """Return struct koord_totals as it is now."""
