@@ -10,20 +10,21 @@ from pathlib import Path
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
+from koordebpf.units import KIB, MIB, PAGE_BYTES
 
 # A CPU may make all the records, so few CPUs have as much each as the ring has for all (koord_maps.h). Many share
-# 2 MiB, down to 16 pages: 360 records of a cgroup.
-_MIN_PAGES, _MAX_PAGES, _ALL_PAGES = 16, 64, 512
+# 2 MiB, down to 64 KiB: 360 records of a cgroup.
+_MIN_BYTES, _MAX_BYTES, _ALL_BYTES = 64 * KIB, 256 * KIB, 2 * MIB
 _CPUS_ONLINE = Path("/sys/devices/system/cpu/online")
 _SIZE_AT = 4  # struct koord_head.size
 _SAMPLE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32)
 _LOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
 
 
-def pages_per_cpu(cpus: int, ring_bytes: int | None = None) -> int:
+def pages_per_cpu(cpus: int, ring_bytes: int | None = None, page_bytes: int = PAGE_BYTES) -> int:
     """Return the pages of one CPU's buffer, a power of two; `ring_bytes` is what all share, None what suits so many."""
-    share = 1 << ((ring_bytes // mmap.PAGESIZE if ring_bytes else _ALL_PAGES) // cpus).bit_length() >> 1
-    return max(_MIN_PAGES, share if ring_bytes else min(_MAX_PAGES, share))
+    share = 1 << ((ring_bytes or _ALL_BYTES) // page_bytes // cpus).bit_length() >> 1
+    return max(_MIN_BYTES // page_bytes, share if ring_bytes else min(_MAX_BYTES // page_bytes, share))
 
 
 class PerfReader:

@@ -8,12 +8,13 @@ import pytest
 
 from koordebpf.kernel.bpf.perf_buffer import pages_per_cpu
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
-@pytest.mark.parametrize(("cpus", "pages"), [(1, 64), (8, 64), (9, 32), (16, 32), (48, 16), (256, 16)])
-def test_it_suits_the_number_of_cpus(cpus: int, pages: int) -> None:
-    assert pages_per_cpu(cpus) == pages
+@pytest.mark.parametrize("page_kib", [4, 16, 64])
+@pytest.mark.parametrize(("cpus", "kib"), [(1, 256), (8, 256), (9, 128), (16, 128), (48, 64), (256, 64)])
+def test_it_suits_the_number_of_cpus(cpus: int, kib: int, page_kib: int) -> None:
+    assert pages_per_cpu(cpus, page_bytes=page_kib * KIB) * page_kib == kib
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 3, 4, 48, 64, 256])
@@ -24,4 +25,4 @@ def test_all_share_what_a_ring_would_have(cpus: int) -> None:
 
 
 def test_none_is_so_small_that_a_burst_fills_it() -> None:
-    assert pages_per_cpu(1024, 16 * MIB) == 16
+    assert pages_per_cpu(1024, 16 * MIB) * mmap.PAGESIZE == 64 * KIB
