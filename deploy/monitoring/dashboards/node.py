@@ -151,7 +151,7 @@ STRATEGIES = Row("QoS strategies", (
     Panel("Page cache of best-effort pods", "What those that are limited may have, and file pages that the worst "
           "latency-sensitive pod refaulted in a second.",
           ((on("page_cache_limit_bytes"), "limit"),
-           (f"{on('page_cache_refaults_per_second')} * 4096", "refaults, bytes a second")), "bytes"),
+           (on("page_cache_refault_bytes_per_second"), "refaults, bytes a second")), "bytes"),
     Panel("L3 cache by QoS class", "Of nodes with resctrl's monitoring.",
           ((f"sum by (qos) ({on('resctrl_llc_occupancy_bytes')})", "{{qos}}"),), "bytes"),
     Panel("Dead man's switch", "1 while it has a pod that it would kill, and how often it fired.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,4 +79,5 @@ def test_metrics_are_those_of_the_last_look_and_trials_are_counted() -> None:
     assert rig.metric("koordebpf_page_cache_limited_pods") == 2
     assert rig.metric("koordebpf_page_cache_limit_bytes") == 8192
     assert rig.metric("koordebpf_page_cache_refaults_per_second") == 300
+    assert rig.metric("koordebpf_page_cache_refault_bytes_per_second") == 300 * os.sysconf("SC_PAGE_SIZE")
     assert rig.metric("koordebpf_page_cache_failed_trials") == 1

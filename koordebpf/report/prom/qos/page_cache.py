@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.policy.page_cache.strategy import PageCacheDecision
+from koordebpf.units import PAGE_BYTES
 
 
 class PageCacheMetrics:
@@ -31,5 +32,7 @@ class PageCacheMetrics:
         yield GaugeMetricFamily("koordebpf_page_cache_limit_bytes", text, self._bytes)
         text = "File pages that the worst latency-sensitive pod refaulted in a second, at the last look."
         yield GaugeMetricFamily("koordebpf_page_cache_refaults_per_second", text, self._per_s)
+        text = "The same in bytes."
+        yield GaugeMetricFamily("koordebpf_page_cache_refault_bytes_per_second", text, self._per_s * PAGE_BYTES)
         text = "Times that limits were lifted because refaults were no fewer with them."
         yield CounterMetricFamily("koordebpf_page_cache_failed_trials", text, self._failed)
