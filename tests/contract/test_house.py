@@ -220,22 +220,46 @@ def test_every_module_was_looked_at():
     assert len(MODULES) > 30
 
 
-# Records count pages: user space knows their size, and a kernel of the same sources may have others.
-_PAGE_SIZE_IN_C = re.compile(r"\b4096U?L*\b\s*[*/%]|[*/%]\s*4096U?L*\b|(<<|>>)\s*12\b")
+# Records count pages: user space knows their size, and a kernel of the same sources may have others. So no source
+# has it by heart, as a number or under a name, and none has an amount of bytes as a number of pages.
+_PAGE_SIZE = re.compile(
+    r"\b4096U?L*\b\s*[*/%]|[*/%]\s*4096U?L*\b|(?<!\b1 )(<<|>>)\s*12\b"
+    r"|\w*PAGE_(BITS|SHIFT|SIZE)\w*(: *\w+)?\s*=?\s*\(*\d|PAGE_BYTES\w*(: *\w+)?\s*=\s*(4096|1 << 12)\b"
+    r"|\w_PAGES(: *\w+)?\s*=?\s*\(*\d{2}"
+)
 
 
-@pytest.mark.parametrize("line", ["n * 4096", "4096UL / n", "n % 4096", "pages << 12", "bytes >>12"])
-def test_a_literal_page_size_in_c_is_found(line):
-    assert _PAGE_SIZE_IN_C.search(line)
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("n * 4096", "4096UL / n", "n % 4096", "pages << 12", "bytes >>12"),
+        *("#define PAGE_BITS 12", "#define PAGE_SHIFT\t(12)", "#define MY_PAGE_SIZE 4096", "enum { PAGE_SHIFT = 12 };"),
+        *("#define MIN_REST_PAGES 2048\t/* 8 MiB */", "_MIN_PAGES, _ALL_PAGES = 16, 512", "PAGE_BYTES: int = 4096"),
+    ],
+)
+def test_a_page_size_is_found(line):
+    assert _PAGE_SIZE.search(line)
 
 
-def test_no_bpf_source_and_no_load_knows_the_page_size_by_heart():
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("bytes >> order->page_shift", "MAX_NESTED = 1 << 12", "#define KOORD_NO_LIMIT_PAGES (1ULL << 46)"),
+        *('PAGE_BYTES: int = os.sysconf("SC_PAGE_SIZE")', "enum zone_stat_item { NR_FREE_PAGES };"),
+    ],
+)
+def test_what_is_no_page_size_is_not_found(line):
+    assert not _PAGE_SIZE.search(line)
+
+
+def test_no_source_and_no_load_knows_the_page_size_by_heart():
     sources = [*(ROOT / "bpf").rglob("*.[ch]"), *(ROOT / "tests/workloads").rglob("*.[ch]")]
+    sources += [*(ROOT / "koordebpf").rglob("*.py"), *(ROOT / "deploy").rglob("*.py")]
     assert [
         f"{path.name}: {line.strip()}"
         for path in sources
         for line in path.read_text().splitlines()
-        if _PAGE_SIZE_IN_C.search(line)
+        if _PAGE_SIZE.search(line)
     ] == []
 
 

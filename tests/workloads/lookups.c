@@ -12,7 +12,7 @@
 #define WINDOW_NS (5 * NS_PER_S)
 #define MAX_REQUESTS 8192
 #define NS_PER_US 1000.0
-#define LEAST_PAGES 100
+#define LEAST_READS 100
 #define FEWER 5
 
 static const char text[] = "usage: lookups FOLDER MIB SECONDS [PROCS_FILE]\n"
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
 			serve(file, mib * MIB / page_bytes, page_bytes, now + WINDOW_NS < end ? now + WINDOW_NS : end));
 		pages = pages_read() - before;
 		printf("%ld pages read in 5 s, p99 %.2f ms\n", pages, p99);
-		if (worst >= LEAST_PAGES && pages * FEWER <= worst)
+		if (worst >= LEAST_READS && pages * FEWER <= worst)
 			printf("pages read in 5 s: %ld at worst, now %ld; p99 %.2f ms then, now %.2f ms\n", worst,
 			       pages, worst_ms, p99);
 		if (pages > worst) {
