@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import ConfigError, SupportError
+from koordebpf.errors import SupportError
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.units import GIB, MIB
 
@@ -27,7 +27,7 @@ NOT_RECORDED = RecorderSettings(folder=None)
 def open_recorder(config: AgentConfig, scope: NodeScope, node: str) -> Recorder | None:
     """Return the recorder; None: nothing is recorded. The ring's folder is opened later, by the thread that writes.
 
-    Raises:  ConfigError: `recorder.file` is there already, or cannot be made. SupportError: it is wanted, and zstandard
+    Raises:  ConfigError: `recorder.file` cannot be written. SupportError: it is wanted, and zstandard
         is not installed; without a file the agent runs without a recorder then, and says so.
     """
     settings = config.recorder
@@ -53,10 +53,7 @@ def _open_store(config: AgentConfig, scope: NodeScope, node: str) -> Store:
 
     settings, run = config.recorder, Run(secrets.token_hex(4), node)
     if settings.file is not None:
-        try:
-            return FileStore(settings.file, run, _FILE_BYTES)
-        except OSError as error:
-            raise ConfigError("recorder.file", str(settings.file), f"must be a new file: {error.strerror}") from error
+        return FileStore(settings.file, run, _FILE_BYTES, option="recorder.file")
     assert settings.folder is not None
     # By name alone: the id of a cgroup is another one after a restart, and nothing would remove what was before it.
     own = Path("recorder") / ("machine" if scope.kind == "machine" else scope.path.name)

@@ -36,6 +36,21 @@ class FilePath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class OutputPath(click.Path):
+    """The path of a file that is written, - for standard output: `store.outputs.output_file` has the rules.
+
+    It is not looked at here: on a hung disk that does not return.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_dash=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; ./- is a file of that name."""
+        path = Path(value)
+        return path.absolute() if path == Path("-") and value != "-" else path
+
+
 def kubeconfig_options(command: F) -> F:
     """Add --kubeconfig and --context, which mean what they mean to kubectl."""
     command = click.option(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from koordebpf.cli.inputs import FilePath, kubeconfig_options
+from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options
 
 _FILE = FilePath()
 
@@ -90,13 +90,14 @@ _FILE = FilePath()
     metavar="HOST:PORT",
     help="For /healthz and /readyz alone; an empty text for none. Default: the host of --listen, its port + 2.",
 )
-# Not click.Path, which looks at the file: on a hung disk that does not return.
-@click.option("--audit", type=Path, help="One JSON line per plan into this file; - for standard output.")
-@click.option("--frames", type=Path, help="One JSON line per round into this file; koordebpf plan decides it again.")
+@click.option("--audit", type=OutputPath(), help="One JSON line per plan into this file; - for standard output.")
+@click.option(
+    "--frames", type=OutputPath(), help="One JSON line per round into this file, or -; koordebpf plan decides it again."
+)
 @click.option(
     "--recorder-folder",
     "recorder",
-    type=Path,
+    type=Path,  # not click.Path, which looks at it: on a hung disk that does not return
     callback=lambda _context, _option, value: value and {"folder": None if str(value) == "none" else value},
     help="Rounds are recorded below it, 64 MiB of them. Default: /var/lib/koordebpf. none: no recorder.",
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.cli.inputs import names_of, names_options
+from koordebpf.cli.inputs import OutputPath, names_of, names_options
 
 if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
@@ -130,7 +130,7 @@ Examples:
 @click.option("--summary", is_flag=True, help="No events; at the end who stalled how long, as histograms.")
 @click.option("--every", type=click.FloatRange(min=0.1), help="With --summary: one each so many seconds too.")
 @click.option("--since-boot", is_flag=True, help="At the end the kernel's and the programs' own counters.")
-@click.option("--record", "record_to", type=click.Path(path_type=Path), help="Write the events to this file, unseen.")
+@click.option("--record", "record_to", type=OutputPath(), help="Write the events to this file, unseen; - for stdout.")
 @click.option(
     "--replay", type=click.Path(exists=True, path_type=Path), help="Read them from such a file, not from the kernel."
 )

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from koordebpf.printable import json_bytes
 from koordebpf.store.audit_record import AuditRecord
-from koordebpf.store.line_sink import MAX_LINES, LineSink, write_whole
-from koordebpf.store.rotated_file import RotatedFile, check_file
+from koordebpf.store.line_sink import MAX_LINES, LineSink
+from koordebpf.store.outputs.output_file import STDOUT
+from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.v1.requests import AuditedRequest
 from koordebpf.store.write_log import AuditedWrite
 
 _log = logging.getLogger("koordebpf")
 
-_STDOUT = 1
 _BEST = 10  # candidates of the ranking that a line holds
 
 
@@ -41,8 +41,8 @@ class AuditLog:
         recovered: Callable[[int], None] | None = None,
     ) -> None:
         self._path = path
-        self._file = RotatedFile(path, max_bytes=max_bytes, kept=kept) if path else None
-        self._sink = LineSink(self._deliver, "audit", max_lines=waiting_lines, recovered=recovered)
+        file = RotatedFile(path or STDOUT, max_bytes=max_bytes, kept=kept)
+        self._sink = LineSink(file.append, "audit", max_lines=waiting_lines, recovered=recovered)
 
     def start(self) -> None:
         """Let a thread write from now on."""
@@ -87,12 +87,6 @@ class AuditLog:
         """Write what waits, but for no longer than this; tell whether all is written."""
         return self._sink.close(timeout_s)
 
-    def _deliver(self, line: bytes) -> None:
-        if self._file is None:
-            write_whole(_STDOUT, line)
-        else:
-            self._file.append(line)
-
 
 def open_audit(path: Path | None) -> AuditLog | None:
     """Return the log that a thread writes, `-` for standard output; None where none is wanted.
@@ -103,9 +97,8 @@ def open_audit(path: Path | None) -> AuditLog | None:
     """
     if path is None:
         return None
-    if path != Path("-"):
-        check_file("--audit", path)
-    audit = AuditLog(None if path == Path("-") else path, recovered=_say_lost)
+    check_file("--audit", path)
+    audit = AuditLog(None if path == STDOUT else path, recovered=_say_lost)
     audit.start()
     return audit
 

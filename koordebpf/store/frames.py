@@ -13,7 +13,7 @@ from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.frame import located
 from koordebpf.store.line_sink import LineSink
-from koordebpf.store.rotated_file import RotatedFile, check_file
+from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.sink import AgentStopped, Event, RoundEnded
 from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import MIB

@@ -156,7 +156,7 @@ class LineSink:
         self._bytes += len(line)
 
 
-def write_whole(fd: int, line: bytes) -> None:
+def write_whole(fd: int, line: bytes | memoryview) -> None:
     """Write all of it to a pipe or terminal, also to one that another process has made non-blocking.
 
     Not through sys.stdout: what its buffer could not write it would write again.

@@ -25,6 +25,7 @@ from koordebpf.events.columns import STRUCTS
 from koordebpf.events.layout import KIND_NUMBERS, LAYOUTS, expected_offsets
 from koordebpf.kernel.bpf.ring import Batch
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.store.outputs.output_file import OutputFile
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)
@@ -97,22 +98,17 @@ class Recorder(Closing):
         self._header = header
         text = msgspec.json.encode(header)
         text += b" " * (-len(text) % 8)
-        try:
-            # What tasks and pods are called is for the one who records.
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ConfigError("recording", str(path), f"cannot be made: {error.strerror}") from error
+        self._output = OutputFile("recording", path)
+        self._output.commit()  # killed, it leaves what it has by then
         self._write(_PREFIX.pack(_MAGIC, VERSION, len(text)) + text)
         self._head_bytes = self.bytes
 
     def _write(self, data: memoryview | bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._fd, view) :]
+            self._output.write(data)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self.bytes)
+                os.ftruncate(self._output.fd, self.bytes)
             rule = f"cannot be written after {self.records} records: {error.strerror}"
             raise ConfigError("recording", str(self.path), rule) from error
         self.bytes += len(data)
@@ -138,9 +134,7 @@ class Recorder(Closing):
 
     def close(self) -> None:
         """Close the file; without `finish` it counts as cut. Twice is harmless."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._output.close()
 
 
 class Recording(Iterator[bytes]):

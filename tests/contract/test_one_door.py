@@ -25,17 +25,15 @@ _OWN = {
     "store/budget.py",
     "store/cgroup_root.py",
     "store/checkpoints/folder.py",
-    "report/incident/page_file.py",  # the page that a person asks for
+    "store/outputs/output_file.py",  # what a person names by an option
     "store/pod_list.py",
     "store/recorder/ring.py",
     "store/recorder/shard_file.py",
-    "store/recording.py",
     "store/series/snapshot.py",
     "store/shadow/kept_week.py",
     "agent/lifecycle/node_lock.py",
     "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it
     "agent/strategies/suppression.py",
-    "store/rotated_file.py",
     "store/wal.py",
 }
 _DEMO = {"demo/node.py", "demo/workers.py"}  # a node of its own, which is removed with it

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.report.http.listener import parse_listen
-from koordebpf.store.rotated_file import check_file
-
-_STDOUT = Path("-")
+from koordebpf.store.outputs.output_file import STDOUT
+from koordebpf.store.outputs.rotated_file import check_file
 
 
 def check_arguments(config: AgentConfig) -> None:
@@ -21,6 +19,8 @@ def check_arguments(config: AgentConfig) -> None:
     Raises:  ConfigError: an address is not host:port, a file cannot be written, or there is nowhere to make the run
              directory in.
     """
+    if config.audit == config.frames == STDOUT:
+        raise ConfigError("--frames", "-", "must not be standard output, which has the lines of --audit")
     for option, listen in (("--listen", config.listen), ("--probe-listen", config.probe_listen)):
         if listen:
             parse_listen(listen, option)
@@ -32,5 +32,5 @@ def check_arguments(config: AgentConfig) -> None:
     if (recording := config.recorder.file) is not None and not recording.absolute().parent.is_dir():
         raise ConfigError("FILE", str(recording), f"{recording.absolute().parent} must be a folder that is there")
     for option, path in (("--audit", config.audit), ("--frames", config.frames)):
-        if path is not None and path != _STDOUT:
+        if path is not None:
             check_file(option, path)

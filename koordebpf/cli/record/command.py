@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from koordebpf.cli.echo import echo
-from koordebpf.cli.inputs import FilePath, kubeconfig_options
+from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options
 
 _FILE = FilePath()
 
 
 @click.command()
-@click.argument("output", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("output", metavar="FILE", type=OutputPath())
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="End after so long. Default: at SIGINT or SIGTERM.")
 @click.option("--config", "config_file", type=_FILE, help="The agent's configuration file, for its settings.")
 @click.option("--source", type=click.Choice(["file", "kubelet", "api"]), help="Where pods, Node and NodeSLO come from.")
@@ -36,8 +36,8 @@ def record(
     """Record what an agent would decide on this node, each round with all it is decided from.
 
     It needs no agent, and one that runs here is not disturbed: nothing is evicted, written to a cgroup or served. FILE
-    is made; koordebpf replay, plan and explain read it, here and on other machines. For the kernel's own events see
-    koordebpf trace --record.
+    is replaced, - is standard output; koordebpf replay, plan and explain read it, here and on other machines. For the
+    kernel's own events see koordebpf trace --record.
 
     \b
     Examples:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from koordebpf.cli.echo import echo, echo_bytes, echo_json, echo_object
+from koordebpf.cli.inputs import OutputPath
 from koordebpf.cli.reference.schemas import schema_option
 
 
@@ -40,9 +41,9 @@ def show(path: str, as_json: bool) -> None:
 
 @recording.command()
 @click.argument("path", metavar="IN")
-@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("output", metavar="OUT", type=OutputPath())
 def redact(path: str, output: Path) -> None:
-    """Copy a recording into a new file with the names hashed: pods, namespaces, labels, paths, UIDs.
+    """Copy a recording with the names hashed: pods, namespaces, labels, paths, UIDs. OUT - is standard output.
 
     The same name has the same hash within a file, and in no other: the key is not kept. Every round is decided again,
     and the decision on the redacted round is what OUT has.

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from koordebpf.cli.echo import echo
-from koordebpf.cli.inputs import read_input
+from koordebpf.cli.inputs import OutputPath, read_input
 
 _SHADOW = "/var/lib/koordebpf/shadow"
 _DAYS = 7
@@ -20,8 +20,8 @@ _DAYS = 7
     "--output",
     required=True,
     metavar="FILE.html",
-    type=click.Path(path_type=Path),
-    help="The page; it replaces one.",
+    type=OutputPath(),
+    help="The page; it replaces a file. - for standard output.",
 )
 @click.option("--since", metavar="TIME", help="From this time on.")
 @click.option("--until", metavar="TIME", help="Up to this time.")
@@ -61,7 +61,7 @@ def report(
         raise click.UsageError("Missing argument 'RECORDING|AUDIT'.")
     from koordebpf.errors import ConfigError
     from koordebpf.report.incident.page import incident_page
-    from koordebpf.report.incident.page_file import write_page
+    from koordebpf.store.outputs.output_file import write_output
     from koordebpf.store.recorder.magic import is_recording_path
     from koordebpf.tools.recorder.rounds import open_recording, parse_time
 
@@ -77,18 +77,18 @@ def report(
         from koordebpf.tools.incident.of_audit import incident_of_audit
 
         incident = incident_of_audit(read_input(source), source, since_ns, until_ns, decision)
-    page = incident_page(incident)
-    write_page(output, page)
-    echo(f"{output}: {len(page.encode()) / 1024:.0f} KiB. {incident.summary}", err=True)
+    page = incident_page(incident).encode()
+    name = write_output("--output", output, page)
+    echo(f"{name}: {len(page) / 1024:.0f} KiB. {incident.summary}", err=True)
     for said in incident.missing:
         echo(f"koordebpf: {said}", err=True)
 
 
 def _report_week(path: Path, output: Path) -> None:
-    from koordebpf.report.incident.page_file import write_page
     from koordebpf.report.incident.week_page import week_page
+    from koordebpf.store.outputs.output_file import write_output
     from koordebpf.tools.what_if.shadow_page import weeks_in
 
     weeks = weeks_in(path, _DAYS)
-    write_page(output, week_page(weeks, str(path)))
-    echo(f"{output}: the week of {', '.join(week.node for week in weeks)}", err=True)
+    name = write_output("--output", output, week_page(weeks, str(path)).encode())
+    echo(f"{name}: the week of {', '.join(week.node for week in weeks)}", err=True)

@@ -20,8 +20,8 @@ class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
     `max_size_bytes`  of all files of a node, those that are written to now and indexes included. Why 64 MiB: an hour
                       of a round each second and a day of one each 5 s with 110 pods, and 16 MiB for what was around
                       decisions.
-    `file`            a new file that gets every round, in place of the folder, up to 1 GiB. Why none: it is what
-                      `koordebpf record` asks for.
+    `file`            a file that gets every round, in place of the folder, up to 1 GiB; it replaces one, - is standard
+                      output. Why none: it is what `koordebpf record` asks for.
     """
 
     folder: Path | None = Path("/var/lib/koordebpf")

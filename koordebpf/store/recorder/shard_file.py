@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.store.outputs.output_file import OutputFile
 from koordebpf.store.recorder.rounds import EncodedRound, ShardRounds
 from koordebpf.store.recorder.shard import INDEX_BYTES, index_entry
 from koordebpf.store.recorder.values import RecordedEvent, RecordingHeader
@@ -19,13 +20,21 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.
 
 
 class ShardFile(Closing):
-    """A new shard. What is appended is written whole or not at all; a crash leaves at most a torn last record.
+    """A new shard, or with `output` a recording of its own, without an index, that is written there.
+
+    What is appended is written whole or not at all; a crash leaves at most a torn last record.
 
     Raises:  OSError: it cannot be made.
     """
 
     def __init__(
-        self, path: Path, header: RecordingHeader, *, with_samples: bool, wall_ns: int, has_index: bool = True
+        self,
+        path: Path,
+        header: RecordingHeader,
+        *,
+        with_samples: bool,
+        wall_ns: int,
+        output: OutputFile | None = None,
     ) -> None:
         self.path = path
         self.made_ns = wall_ns
@@ -33,14 +42,16 @@ class ShardFile(Closing):
         self._rounds = ShardRounds(header, with_samples=with_samples)
         self._size = 0
         self._index = -1
-        self._fd = os.open(path, _FLAGS, 0o600)
+        self._output = output
+        self._fd = os.open(path, _FLAGS, 0o600) if output is None else output.fd
         try:
-            if has_index:
+            if output is None:
                 self._index = os.open(index_of(path), _FLAGS, 0o600)
             self.write([self._rounds.start(wall_ns)])
         except OSError:
             self.close()
-            self._unlink()
+            if output is None:
+                self._unlink()
             raise
 
     def encode(self, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> list[bytes]:
@@ -58,7 +69,9 @@ class ShardFile(Closing):
         """
         data = b"".join(records)
         try:
-            if os.write(self._fd, data) != len(data):
+            if self._output is not None:
+                self._output.write(data)
+            elif os.write(self._fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             with contextlib.suppress(OSError):
@@ -85,6 +98,9 @@ class ShardFile(Closing):
 
     def close(self) -> None:
         """Close both files. Twice is harmless."""
+        if self._output is not None:
+            self._output.close()
+            self._fd = -1
         for name in ("_fd", "_index"):
             if (fd := getattr(self, name)) >= 0:
                 setattr(self, name, -1)

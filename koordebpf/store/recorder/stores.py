@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.store.outputs.output_file import OutputFile
 from koordebpf.store.recorder.ring import RULES, RingFolder, Run
 from koordebpf.store.recorder.rounds import EncodedRound
 from koordebpf.store.recorder.selection import Selection
@@ -118,16 +119,26 @@ class RingStore:
 
 
 class FileStore:
-    """One new file that gets every round, until it is full.
+    """One output that gets every round, until it has so many bytes; `store.outputs.output_file` has its rules.
 
-    Raises:  OSError: it is there already, or cannot be made.
+    Killed, it leaves what it has by then. A redacted copy is in its place after `commit`, or not at all.
+
+    Raises:  ConfigError: it cannot be written; names the option.
     """
 
-    def __init__(self, path: Path, run: Run, max_bytes: int, *, redacted: bool = False) -> None:
+    def __init__(
+        self, path: Path, run: Run, max_bytes: int, *, redacted: bool = False, option: str = "recording"
+    ) -> None:
         wall_ns = time.time_ns()
         self._max_bytes = max_bytes
         header = replace(run.header(Pace.ALL, wall_ns), redacted=redacted)
-        self._shard = ShardFile(path, header, with_samples=True, wall_ns=wall_ns, has_index=False)
+        self._output = OutputFile(option, path)
+        try:
+            self._shard = ShardFile(path, header, with_samples=True, wall_ns=wall_ns, output=self._output)
+        except OSError as error:
+            raise self._output.error(error) from error
+        if not redacted:
+            self.commit()
         self._events: list[RecordedEvent] = []
         self._is_ended = False
 
@@ -135,6 +146,13 @@ class FileStore:
     def bytes_on_disk(self) -> int:
         """What is on disk."""
         return self._shard.bytes
+
+    def commit(self) -> None:
+        """Put a file in its place.
+
+        Raises:  ConfigError: it cannot be put there.
+        """
+        self._output.commit()
 
     def want_around(self, at_ns: int) -> None:
         """Do nothing: every round is kept."""

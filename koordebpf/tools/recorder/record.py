@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from koordebpf.agent.config.settings import agent_config, named_gates
 from koordebpf.agent.run import run_agent
 from koordebpf.slo.convert import laid_over
+from koordebpf.store.outputs.output_file import STDOUT, check_output
 from koordebpf.store.recorder.read import Recording
 from koordebpf.tools.recorder.redact import redact_recording
 from koordebpf.units import format_bytes
@@ -31,22 +33,32 @@ def record_rounds(
     """Record until SIGTERM, SIGINT or for so long; return what was recorded, in words.
 
     Args:
-        path: a new file.
+        path: of the recording; - for standard output.
         in_file: settings of a configuration file.
         given: settings of the command line, which take precedence.
         seconds: None: until a signal.
-        redact: keep hashes of names alone; what has the names is removed at the end.
+        redact: keep hashes of names alone; what has the names lies in a folder beside it, which is removed at the end.
 
     Raises:  ConfigError, SupportError: something the start needs is missing or wrong.
     """
-    first = path.with_name(f"{path.name}.names") if redact else path
+    if redact:
+        check_output("FILE", path)
+    with tempfile.TemporaryDirectory(prefix=".koordebpf-", dir=_beside(path)) if redact else nullcontext() as folder:
+        first = Path(folder) / "names.rounds" if folder else path
+        _record(first, in_file, given, seconds)
+        if redact:
+            return redact_recording(Recording(first), path)
+    if path != STDOUT and path.is_file():
+        return f"{len(Recording(path))} rounds, {format_bytes(path.stat().st_size)}"
+    return "the recording has ended"
+
+
+# Of a device, or standard output, there is no folder of one's own.
+def _beside(path: Path) -> Path | None:
+    return path.absolute().parent if path != STDOUT and (path.is_file() or not path.exists()) else None
+
+
+def _record(first: Path, in_file: Mapping[str, Any], given: Mapping[str, Any], seconds: float | None) -> None:
     gates, _ = named_gates(given.get("feature_gates", ()))
     typed = {**given, **_ALONE, "feature_gates": gates, "recorder": {"folder": None, "file": first}}
     run_agent(agent_config(laid_over(in_file, typed)), seconds)
-    if redact:
-        try:
-            return redact_recording(Recording(first), path)
-        finally:
-            with contextlib.suppress(OSError):
-                first.unlink()
-    return f"{len(Recording(path))} rounds, {format_bytes(path.stat().st_size)}"

@@ -21,16 +21,16 @@ from koordebpf.units import GIB, NS_PER_S
 
 
 def redact_recording(recording: Recording, output: Path) -> str:
-    """Write a redacted copy to a new file; return what it has, in words.
+    """Write a redacted copy, whole or not at all; return what it has, in words.
 
-    Raises:  ConfigError: the file is there already, or cannot be written.
+    Raises:  ConfigError: it cannot be written.
     """
     names, again, encoder = Names(secrets.token_bytes(32)), DecidesAgain(), RoundEncoder()
     events, samples = recording.events(), sorted(recording.samples(), key=lambda each: each.at_ns)
     redacted = _Rounds(names)
     written = otherwise = refused = 0
+    store = FileStore(output, Run(secrets.token_hex(4), "redacted"), GIB, redacted=True, option="OUT")
     try:
-        store = FileStore(output, Run(secrets.token_hex(4), "redacted"), GIB, redacted=True)
         for each in recording.rounds():
             tick = redacted.tick(each.tick)
             if tick is None:
@@ -46,9 +46,11 @@ def redact_recording(recording: Recording, output: Path) -> str:
             store.add(made, _samples_raw(taken), [redacted.event(event) for event in before])
             written += 1
         store.add_events([redacted.event(event) for event in events], int(1e9 * (events[-1].wall_s if events else 0)))
-        store.close()
+        store.commit()
     except OSError as error:
-        raise ConfigError(str(output), error.strerror, "must be a new file that can be written") from error
+        raise ConfigError("OUT", str(output), f"must be a file that can be written: {error.strerror}") from error
+    finally:
+        store.close()
     of = f"{written} rounds; {otherwise} act now and did not before, or the other way round"
     return f"{of}; {refused} could not be redacted and are left out" if refused else of
 

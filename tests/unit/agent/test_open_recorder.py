@@ -47,8 +47,8 @@ def test_a_file_is_in_place_of_the_folder(tmp_path: Path) -> None:
     config = AgentConfig(recorder=RecorderSettings(file=tmp_path / "x.rounds"))
     opened(config).close()
     assert (tmp_path / "x.rounds").exists()
-    with pytest.raises(ConfigError, match=r"recorder\.file.*must be a new file: File exists"):
-        opened(config)
+    with pytest.raises(ConfigError, match=r"recorder\.file: .*must be a file that can be written: Is a directory"):
+        opened(AgentConfig(recorder=RecorderSettings(file=tmp_path)))
 
 
 def test_without_zstandard_an_agent_runs_all_the_same(

@@ -171,7 +171,7 @@ def test_a_recording_that_knows_less_is_read(path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"{tmp_path}.*cannot be made: Is a directory"):
+    with pytest.raises(ConfigError, match=f"{tmp_path}.*must be a file that can be written: Is a directory"):
         Recorder(tmp_path, own_header({}))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import random
 import threading
@@ -269,11 +268,21 @@ def test_a_file_that_is_full_ends_there_and_is_read(clock: SetClock, tmp_path: P
     assert recorder.counts.problem == "the recording has ended"
 
 
-def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "x.rounds").write_bytes(b"theirs")
-    with pytest.raises(OSError) as refused:
-        FileStore(tmp_path / "x.rounds", RUN, MIB)
-    assert refused.value.errno == errno.EEXIST
+def test_a_recording_is_in_its_place_before_its_first_round(tmp_path: Path) -> None:
+    path = tmp_path / "x.rounds"
+    path.write_bytes(b"before")
+    store = FileStore(path, RUN, MIB)
+    assert path.read_bytes() != b"before"
+    store.close()
+    assert len(Recording(path)) == 0
+
+
+def test_a_redacted_copy_takes_no_place_before_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x.rounds"
+    path.write_bytes(b"before")
+    FileStore(path, RUN, MIB, redacted=True).close()
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_events_that_cannot_be_written_at_the_end_are_counted(clock: SetClock, tmp_path: Path) -> None:

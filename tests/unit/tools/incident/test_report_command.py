@@ -126,6 +126,7 @@ def test_rounds_that_cannot_be_read_are_named(path: Path) -> None:
 def test_the_command_writes_a_page_in_place_of_another(path: Path, tmp_path: Path) -> None:
     page = tmp_path / "incident.html"
     page.write_text("old")
+    page.chmod(0o600)
     said = run(path, "-o", page).output
     assert "2 decisions chose 1 pod" in said and "KiB" in said
     text = page.read_text()

@@ -254,9 +254,10 @@ def test_the_same_name_has_another_hash_in_each_copy(path: Path, tmp_path: Path)
     assert len(set(pods[0])) == len(pods[0])
 
 
-def test_redact_does_not_write_over_a_file(path: Path) -> None:
-    with pytest.raises(ConfigError, match="must be a new file"):
-        run("recording", "redact", path, path)
+def test_redact_replaces_a_recording_by_its_copy(path: Path) -> None:
+    run("recording", "redact", path, path)
+    assert Recording(path).shards[0][1].header.redacted
+    assert len(Recording(path)) == 12
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,9 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         parse_time("--at", text)
 
 
-def test_record_refuses_a_file_that_is_there(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("redact", [False, True])
+def test_record_refuses_what_cannot_be_written_before_it_records(tmp_path: Path, redact: bool) -> None:
     (tmp_path / "pods.yaml").write_text("apiVersion: v1\nkind: List\nitems: []\n")
-    with pytest.raises(ConfigError, match=r"recorder\.file"):
-        record_rounds(path, {}, {"files": (tmp_path / "pods.yaml",)}, 0.1, redact=False)
+    with pytest.raises(ConfigError, match="FILE" if redact else r"recorder\.file"):
+        record_rounds(tmp_path, {}, {"files": (tmp_path / "pods.yaml",)}, 0.1, redact=redact)
+    assert [each.name for each in tmp_path.iterdir()] == ["pods.yaml"]

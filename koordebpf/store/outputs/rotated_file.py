@@ -1,4 +1,4 @@
-"""A file of lines that is rotated by its size."""
+"""A file of lines that is rotated by its size; what is no regular file gets the lines and is not rotated."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import errno
 import logging
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from koordebpf.errors import ConfigError
+from koordebpf.store.line_sink import write_whole
+from koordebpf.store.outputs.output_file import check_replaceable, open_growing
 
 log = logging.getLogger("koordebpf")
 
 _OPEN_S = 1.0  # Why: a disk that answers does so within milliseconds
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_MODE = 0o640
 
 
 class RotatedFile:
@@ -37,14 +40,17 @@ class RotatedFile:
         if not self._is_whole and not _is_torn(self._path):
             self._is_whole = True
         line = line if self._is_whole else b"\n" + line
-        fd = os.open(self._path, _FLAGS, 0o640)
+        fd, regular = open_growing(self._path, _MODE)
         try:
+            if regular is None:
+                write_whole(fd, line)
+                return
             size = os.fstat(fd).st_size
             if size and size + len(line) > self._max_bytes:
                 os.close(fd)
                 fd = -1
-                self._rotate()
-                fd = os.open(self._path, _FLAGS, 0o640)
+                self._rotate(regular)
+                fd, _ = open_growing(regular, _MODE)
                 size = 0
             if os.write(fd, line) != len(line):
                 os.ftruncate(fd, size)  # a full disk took a part: half a line would spoil the file for its readers
@@ -54,11 +60,10 @@ class RotatedFile:
             if fd >= 0:
                 os.close(fd)
 
-    def _rotate(self) -> None:
-        path = self._path
-        for number in range(self._kept, 0, -1):
-            older = path.with_name(f"{path.name}.{number}")
-            newer = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
+    def _rotate(self, path: Path) -> None:
+        names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, self._kept + 1))]
+        check_replaceable(names[1:])
+        for newer, older in reversed(list(pairwise(names))):
             if newer.exists():
                 newer.replace(older)
         if self._kept == 0:
@@ -95,7 +100,8 @@ def check_file(option: str, path: Path) -> None:
 
 def _try_out(path: Path) -> OSError | None:
     try:
-        os.close(os.open(path, _FLAGS, 0o640))
+        fd, _ = open_growing(path, _MODE)
+        os.close(fd)
     except OSError as error:
         return error
     return None
