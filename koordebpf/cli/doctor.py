@@ -47,6 +47,9 @@ def doctor(
     parameter, capability, package or mount that is missing is named, by what the host says of itself: its kernel's
     configuration, the process's capabilities, its mounts.
 
+    While an agent runs, it is asked for its pods: a line names those whose containers have a CPU quota above their
+    limit, as koordlet's CPU burst leaves them. With --config it is the agent that has the runDir of that file.
+
     With --config more tables have the plugins of Katalyst's eviction manager and what carries its decisions out, and
     the parts of each strategy whose feature gate is on, as they would work here. What is missing there does not change
     the exit code.

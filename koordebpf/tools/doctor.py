@@ -33,6 +33,7 @@ from koordebpf.report.pages.remedies import fixes_of
 from koordebpf.tools.doctor_eviction_hooks import eviction_hook_sources
 from koordebpf.tools.doctor_katalyst import katalyst_sources
 from koordebpf.tools.doctor_nri import nri_sources
+from koordebpf.tools.doctor_quotas import quota_sources
 
 _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
 _SHOWN_ROOTS = 4
@@ -66,6 +67,7 @@ def examine(
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
+            sources += quota_sources(watch, (config or AgentConfig()).run_dir)
             if config:
                 asked = AskedSources(katalyst_sources(config, scope, watch), _strategies(config, watch))
     except SupportError as error:

@@ -71,7 +71,7 @@ def explain_pod(wanted: str, run_dir: Path) -> ExplainedPodValues:
         raise ConfigError("POD", wanted, rule)
     if not (mount / path).is_dir() and "memory" in mounts:
         mount = mounts["memory"].mount_point  # on v1 a cgroup need not be in every hierarchy
-    originals = _originals(folder, run_dir)
+    originals = known_originals(folder, run_dir)
     wanted_of = {(each.path, each.file): each for each in (settings.settings if settings else ())}
     cgroups = tuple(_cgroup(places, each, path, originals, wanted_of) for each in (path, *_below(mount, path)))
     name = f"{settings.namespace}/{settings.name}" if settings else None
@@ -112,7 +112,8 @@ def _mount_point(mounts: Mapping[str, ControllerMount]) -> Path:
     return mount.mount_point
 
 
-def _originals(folder: Path | None, run_dir: Path) -> dict[FileKey, Original]:
+def known_originals(folder: Path | None, run_dir: Path) -> dict[FileKey, Original]:
+    """Return what files held before an agent wrote them: by the journal in its folder, None: by all below `run_dir`."""
     folders = [folder] if folder else [each for each in sorted(run_dir.glob("*")) if each.is_dir()]
     found: dict[FileKey, Original] = {}
     for each in folders:
