@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.test_dead_man import order
-from tests.host.thrashing_node import NODE_MIB, ThrashingNode
+from tests.host.thrashing_node import HELD_MIB, NODE_MIB, ThrashingNode
 from tests.support.bpf_ids import OtherMap
 from tests.support.nodes import MIB
 from tests.support.patience import patience
@@ -62,7 +63,7 @@ def node(hierarchy: MemoryHierarchy) -> Iterator[ThrashingNode]:
         yield node
 
 
-def test_the_order_of_an_agent_has_the_shift_of_this_kernels_pages(node, tmp_path):
+def test_the_order_of_an_agent_has_the_shift_of_this_kernels_pages(node: ThrashingNode, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\ndeadMan: {action: count}\n")
     manifest = node.write_manifest(tmp_path)
@@ -74,14 +75,20 @@ def test_the_order_of_an_agent_has_the_shift_of_this_kernels_pages(node, tmp_pat
         assert agent.stop() == 0
 
 
-def test_what_a_waiting_pod_may_have_left_is_made_pages_by_the_orders_shift(node, hierarchy):
+def test_what_a_waiting_pod_may_have_left_is_made_pages_by_the_orders_shift(
+    node: ThrashingNode, hierarchy: MemoryHierarchy
+) -> None:
     with DeadMan() as programs:
         node.walks(NODE_MIB)
         node.grows()
-        until(lambda: node.times_full() > 0, "a node that thrashes", 20)
-        time.sleep(patience(1))
-        with CgroupMemory(node.ls.parent, hierarchy.version) as files:
-            used = files.usage_bytes()
+        with (
+            CgroupMemory(node.be.parent, hierarchy.version) as be,
+            CgroupMemory(node.ls.parent, hierarchy.version) as ls,
+        ):
+            until(lambda: be.usage_bytes() > HELD_MIB * MIB, "a pod that stalls no more", 20)
+            until(lambda: node.times_full() > 0, "a node that thrashes", 20)
+            time.sleep(patience(1))
+            used = ls.usage_bytes()
         node.node.set_limit(node.ls.parent, used + _LEFT_MIB * MIB)
         programs.order(time.monotonic_ns(), order(node, "count"))
         time.sleep(patience(4))
@@ -93,10 +100,10 @@ def test_what_a_waiting_pod_may_have_left_is_made_pages_by_the_orders_shift(node
     assert node.times_full(node.ls.parent) == 0
 
 
-def test_reclaimable_slab_is_made_pages_by_the_orders_shift(node):
+def test_reclaimable_slab_is_made_pages_by_the_orders_shift(node: ThrashingNode) -> None:
     folder = node.be.parent
     used = next(path for path in (folder / "memory.kmem.usage_in_bytes", folder / "memory.stat") if path.exists())
-    command = [sys.executable, "-c", _NAMES, node.be / "cgroup.procs", used, str(_SLAB_MIB * MIB)]
+    command = [sys.executable, "-c", _NAMES, str(node.be / "cgroup.procs"), str(used), str(_SLAB_MIB * MIB)]
     names = subprocess.Popen(command)
     in_use: list[int] = []
     try:
