@@ -54,6 +54,11 @@ while True:
 """
 
 
+def slab_bytes(used: Path) -> int:
+    text = used.read_text()
+    return int(text) if used.name != "memory.stat" else int(text.partition("\nslab ")[2].split()[0])
+
+
 @pytest.fixture
 def node(hierarchy: MemoryHierarchy) -> Iterator[ThrashingNode]:
     found = support_of_dead_man()
@@ -113,6 +118,7 @@ def test_reclaimable_slab_is_made_pages_by_the_orders_shift(node: ThrashingNode)
             until(lambda: node.times_full() > 0, "a node that thrashes", 20)
             for shift in (PAGE_SHIFT, PAGE_SHIFT + 2):
                 fired = len(in_use)
+                until(lambda: slab_bytes(used) > _SLAB_MIB * 3 // 4 * MIB, "slab", 60)
                 given = replace(order(node, "count"), above_pages=16, page_shift=shift)
                 programs.order(time.monotonic_ns(), given)
                 until(lambda: programs.report().fired > fired, lambda: f"a shot, but: {programs.report()}", 20)  # noqa: B023
@@ -121,4 +127,5 @@ def test_reclaimable_slab_is_made_pages_by_the_orders_shift(node: ThrashingNode)
         names.kill()
         names.wait()
     right, of_large_pages = in_use
-    assert right + _SLAB_MIB // 2 < of_large_pages
+    # Three quarters of it are in use then, less what is reclaimed before it fires.
+    assert right + _SLAB_MIB // 4 < of_large_pages
