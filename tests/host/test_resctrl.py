@@ -318,9 +318,11 @@ class TestCollector:
         self, root: Path, tmp_path: Path, vendor: str = "GenuineIntel", options: str = "rw"
     ) -> ResctrlCollector:
         proc = tmp_path / "proc"
-        proc.mkdir(exist_ok=True)
+        (proc / "self").mkdir(parents=True, exist_ok=True)
         (proc / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
-        (proc / "mounts").write_text(f"proc /proc proc rw 0 0\nresctrl {root} resctrl {options} 0 0\n")
+        (proc / "self/mountinfo").write_text(
+            f"23 1 0:21 / /proc rw - proc proc rw\n60 23 0:50 / {root} rw - resctrl resctrl {options}\n"
+        )
         return ResctrlCollector(root, NoIndex(), proc)  # type: ignore[arg-type]
 
     def test_what_the_hardware_takes(self, root: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from koordebpf.collect.hooks.directories import PodDirectoryCache
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.host.block_devices import WholeDisks, whole_disks
+from koordebpf.kernel.proc.mounts import MOUNTINFO
 from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
 from koordebpf.state.block_io.measured import BlockIOMeasured, Disks, PodDirectories
@@ -26,7 +27,7 @@ _GUARANTEED = "Guaranteed"
 _IN_ROOT = "blkio.cost."
 
 # The agent's own, and where it has the host's PIDs those of the node's init.
-MOUNTINFO = (Path("/proc/self/mountinfo"), Path("/proc/1/mountinfo"))
+MOUNT_TABLES = (MOUNTINFO, Path("/proc/1/mountinfo"))
 
 
 class BlockIOCollector:
@@ -50,7 +51,7 @@ class BlockIOCollector:
         mount: ControllerMount,
         kubelet_dir: str,
         sysfs: Path = Path("/sys"),
-        mountinfo: Sequence[Path] = MOUNTINFO,
+        mountinfo: Sequence[Path] = MOUNT_TABLES,
     ) -> None:
         self._directories = PodDirectoryCache(index, known)
         self._known = known

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ import msgspec
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import V1_NO_LIMIT_BYTES
 from koordebpf.kernel.io.fd_file import KeptFiles
+from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts
 
 _FILE_BYTES = 1 << 14  # memory.stat of 6.18 has 1.6 KiB, of v1 1.2 KiB
 _GONE = (errno.ENODEV, errno.ENOENT)
@@ -48,22 +48,23 @@ class _Mount(msgspec.Struct, frozen=True):
 
 
 def find_memory_hierarchy(
-    mountinfo: Path = Path("/proc/self/mountinfo"), cgroups: Path = Path("/proc/cgroups")
+    mountinfo: Path = MOUNTINFO, cgroups: Path = Path("/proc/cgroups")
 ) -> MemoryHierarchy:
     """Find the mount of the hierarchy that has the memory controller: pure v2, v1, or hybrid with either.
 
     Source:  proc_pid_mountinfo(5); cgroup.controllers of a v2 mount; /proc/cgroups.
-    Raises:  SupportError: no such mount. KernelFileError: a line has not its form.
+    Raises:  SupportError: no such mount. KernelFileError: the row of memory has not its form.
     """
     mounts = _cgroup_mounts(mountinfo)
     for mount in mounts:
         if mount.fstype == "cgroup2" and "memory" in _controllers(mount.mount_point):
             return MemoryHierarchy(2, mount.mount_point, 0)
     v1 = {name: mount for mount in reversed(mounts) if mount.fstype == "cgroup" for name in mount.options}
-    rows = _proc_cgroups(cgroups)
+    rows, odd = _proc_cgroups(cgroups)
     if "memory" in v1:
         if "memory" not in rows:
-            raise KernelFileError(str(cgroups), "", "must have a row for memory, which is mounted as cgroup v1")
+            rule = "must have a row for memory, which is mounted as cgroup v1: its name and three numbers"
+            raise KernelFileError(str(cgroups), odd.get("memory", ""), rule)
         freezer = v1.get("freezer")
         hierarchy_id, _ = rows["memory"]
         return MemoryHierarchy(1, v1["memory"].mount_point, hierarchy_id, freezer.mount_point if freezer else None)
@@ -82,11 +83,11 @@ class ControllerMount(msgspec.Struct, frozen=True):
     mount_point: Path
 
 
-def find_controllers(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str, ControllerMount]:
+def find_controllers(mountinfo: Path = MOUNTINFO) -> dict[str, ControllerMount]:
     """Return the mounts by controller: pure v2, v1, or hybrid with each controller on either.
 
     Source:  proc_pid_mountinfo(5); cgroup.controllers of a v2 mount.
-    Raises:  SupportError: no procfs. KernelFileError: a line has not its form.
+    Raises:  SupportError: no procfs.
     """
     found: dict[str, ControllerMount] = {}
     for mount in _cgroup_mounts(mountinfo):
@@ -96,7 +97,7 @@ def find_controllers(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str
     return found
 
 
-def find_perf_event_mount(mountinfo: Path = Path("/proc/self/mountinfo")) -> Path | None:
+def find_perf_event_mount(mountinfo: Path = MOUNTINFO) -> Path | None:
     """Return where cgroups are counted by perf events: v1's own hierarchy, else v2, which always can; None: nowhere."""
     mounts = _cgroup_mounts(mountinfo)
     v1 = (each.mount_point for each in mounts if each.fstype == "cgroup" and "perf_event" in each.options)
@@ -345,18 +346,10 @@ def _text(data: bytes) -> str:
 # own as "/", and a container's bind mount of one cgroup as that cgroup's path.
 def _cgroup_mounts(mountinfo: Path) -> list[_Mount]:
     try:
-        lines = mountinfo.read_text().splitlines()
+        found = read_mounts(mountinfo, ("cgroup", "cgroup2"))
     except OSError as error:
         raise SupportError("memory controller", f"{mountinfo}: {error.strerror}", "Mount procfs at /proc") from None
-    mounts = []
-    for line in lines:
-        head, separator, tail = line.partition(" - ")
-        before, after = head.split(" "), tail.split(" ")
-        if not separator or len(before) < 6 or len(after) != 3:
-            raise KernelFileError(str(mountinfo), line, "a line must have 6 fields, a dash and 3 fields")
-        if after[0] in ("cgroup", "cgroup2"):
-            mount_point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before[4])
-            mounts.append(_Mount(after[0], before[3], Path(mount_point), tuple(after[2].split(","))))
+    mounts = [_Mount(each.fstype, each.root, Path(each.mount_point), tuple(each.options.split(","))) for each in found]
     return sorted(mounts, key=lambda mount: (-mount.root.count("/.."), 0 if ".." in mount.root else len(mount.root)))
 
 
@@ -367,19 +360,22 @@ def _controllers(mount_point: Path) -> list[str]:
         return []  # hidden below another mount, or not ours to read: not usable then
 
 
-# Controller → (hierarchy id, enabled). Since Linux 6.14 the file shows v1-capable controllers only, and kernels without
-# v1 support have none of them: a missing file or row says nothing about v2.
-def _proc_cgroups(path: Path) -> dict[str, tuple[int, bool]]:
+# Controller → (hierarchy id, enabled), and the rows that have not that form, by their first word. Since Linux 6.14 the
+# file shows v1-capable controllers only, and kernels without v1 support have none of them: a missing file or row says
+# nothing about v2.
+def _proc_cgroups(path: Path) -> tuple[dict[str, tuple[int, bool]], dict[str, str]]:
+    rows: dict[str, tuple[int, bool]] = {}
+    odd: dict[str, str] = {}
     try:
-        lines = path.read_text().splitlines()
+        table = path.read_bytes()
     except OSError:
-        return {}
-    rows = {}
-    for line in lines:
-        if line.startswith("#"):
+        return rows, odd
+    for line in table.split(b"\n"):
+        name, *numbers = line.split() or [b"#"]
+        if name.startswith(b"#"):
             continue
-        fields = line.split()
-        if len(fields) != 4 or not all(field.isdigit() for field in fields[1:]):
-            raise KernelFileError(str(path), line, "a row must be a name and three numbers")
-        rows[fields[0]] = (int(fields[1]), fields[3] == "1")
-    return rows
+        if len(numbers) == 3 and all(number.isdigit() for number in numbers):
+            rows.setdefault(os.fsdecode(name), (int(numbers[0]), numbers[2] == b"1"))
+        else:
+            odd.setdefault(os.fsdecode(name), _text(line))
+    return rows, odd

@@ -15,6 +15,7 @@ import msgspec
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.io.sysfs_file import text_or_none
+from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts
 
 _LVM = "LVM-"  # how the UUID of a device mapper's device begins that LVM made
 _MULTIPATH = "mpath-"  # the same of multipathd: requests, not bios, pass to the paths below
@@ -68,7 +69,7 @@ class _Device(msgspec.Struct, frozen=True):
     is_multipath: bool = False
 
 
-def storage_info(sysfs: Path = Path("/sys"), mountinfo: Path = Path("/proc/self/mountinfo")) -> StorageInfo:
+def storage_info(sysfs: Path = Path("/sys"), mountinfo: Path = MOUNTINFO) -> StorageInfo:
     """Return what is there now. A device that vanishes meanwhile is left out.
 
     Raises:  SupportError: no sysfs or procfs.
@@ -96,9 +97,7 @@ def storage_info(sysfs: Path = Path("/sys"), mountinfo: Path = Path("/proc/self/
     return StorageInfo(disks, partitions, groups, volumes, _mounts(mountinfo, numbers))
 
 
-def whole_disks(
-    sysfs: Path = Path("/sys"), mountinfo: Sequence[Path] = (Path("/proc/self/mountinfo"),), below: str = "/"
-) -> WholeDisks:
+def whole_disks(sysfs: Path = Path("/sys"), mountinfo: Sequence[Path] = (MOUNTINFO,), below: str = "/") -> WholeDisks:
     """Return what each device, volume group and mount lies on now; of mounts those below a directory.
 
     Of a mount point that several tables have the last one counts.
@@ -183,26 +182,17 @@ def _is_disk(number: str) -> bool:
 # Of btrfs and its kind the number is none of a device's: the source says which.
 def _mounts(mountinfo: Path, numbers: dict[str, str]) -> dict[str, str]:
     try:
-        lines = mountinfo.read_bytes().decode(errors="surrogateescape").splitlines()
+        table = read_mounts(mountinfo)
     except OSError as error:
         raise SupportError("mounts", f"{mountinfo}: {error.strerror}", "Mount procfs at /proc") from None
     found: dict[str, str] = {}
-    for line in lines:
-        head, dash, tail = line.partition(" - ")
-        before, after = head.split(" "), tail.split(" ")
-        if not dash or len(before) < 6 or len(after) < 2:
-            continue
-        place, source = _unescaped(before[4]), _unescaped(after[1])
-        device = numbers.get(before[2]) or (source if source.startswith("/dev/") else None)
+    for each in table:
+        device = numbers.get(each.device) or (each.source if each.source.startswith("/dev/") else None)
         if device is not None:
-            found[place] = device
+            found[each.mount_point] = device
         else:
-            found.pop(place, None)  # something that is no device lies over it
+            found.pop(each.mount_point, None)  # something that is no device lies over it
     return found
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _text(path: Path) -> str | None:

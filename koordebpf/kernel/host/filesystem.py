@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_MOUNTS = Path("/proc/self/mountinfo")
+from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts
 
 
-def filesystem_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
+def filesystem_of(path: Path, mounts: Path = MOUNTINFO) -> str | None:
     """Return the type of the filesystem that `path` is on, as ext4; None: not known, as on btrfs.
 
-    Source:  proc_pid_mountinfo(5): the device is the third field, the type the first after a lone hyphen.
+    Source:  proc_pid_mountinfo(5), the device.
     """
     try:
         device = path.stat().st_dev
-        lines = mounts.read_text(errors="replace").splitlines()
+        table = read_mounts(mounts)
     except OSError:
         return None
     wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        if before.split()[2:3] == [wanted]:
-            return after.split(" ", 1)[0] or None
-    return None
+    return next((each.fstype for each in table if each.device == wanted), None)

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.kernel.bpf.lockdown import lockdown
+from koordebpf.kernel.proc.mounts import read_mounts
 
 # include/uapi/linux/capability.h: those that some part of the agent needs.
 CAPABILITIES = {
@@ -78,15 +79,20 @@ def host_facts() -> HostFacts:
         options=options,
         options_path=options_path,
         command_line=_text(Path("/proc/cmdline")).strip(),
-        mounted=frozenset(
-            line.split()[2] for line in _text(Path("/proc/self/mounts")).splitlines() if line.count(" ") > 2
-        ),
+        mounted=_mounted(),
         lockdown=lockdown(),
         has_btf=Path("/sys/kernel/btf/vmlinux").exists(),
         has_headers=Path(f"/lib/modules/{release}/build/include").is_dir(),
         has_bcc=_BCC.is_dir(),
         boot_editor=_boot_editor(),
     )
+
+
+def _mounted() -> frozenset[str]:
+    try:
+        return frozenset(each.fstype for each in read_mounts())
+    except OSError:
+        return frozenset()
 
 
 def _boot_editor() -> Literal["grub", "grubby"] | None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from koordebpf.kernel.proc.mounts import read_mounts, unescaped
+
 _PROC = Path("/proc")
 _SYS_OPENAT2 = 437  # the same on every architecture, since Linux 5.6
 _RESOLVE_IN_ROOT = 0x10  # include/uapi/linux/openat2.h
-_ESCAPE = re.compile(r"\\([0-7]{3})")  # fs/seq_file.c, seq_escape
 _BYTES = 1 << 24  # of mountinfo: 5,000 overlays with long lists of lower layers
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -55,12 +54,11 @@ def overlays(mountinfo: Path, max_bytes: int = _BYTES) -> tuple[Overlay, ...]:
     """Return the overlays of a table of mounts, of which the first `max_bytes` are read.
 
     Raises:  OSError: it cannot be read.
-    Source:  proc_pid_mountinfo(5); fs/overlayfs/params.c, ovl_show_options.
+    Source:  fs/overlayfs/params.c, ovl_show_options.
     Cost:    8 µs an overlay.
     """
-    with mountinfo.open("rb") as file:
-        text = file.read(max_bytes).decode(errors="surrogateescape")
-    return tuple(_overlays(text))
+    found = read_mounts(mountinfo, ("overlay",), max_bytes)
+    return tuple(Overlay(each.device, Path(each.mount_point), _upper(each.options)) for each in found)
 
 
 def open_below(root: Path, path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> int:
@@ -85,16 +83,8 @@ def open_below(root: Path, path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY
         os.close(base)
 
 
-def _overlays(text: str) -> Iterator[Overlay]:
-    for line in text.split("\n"):
-        before, separator, after = line.partition(" - overlay ")
-        fields = before.split(" ")
-        if not separator or len(fields) < 5:
-            continue
-        options = after.rpartition(" ")[2].split(",")
-        upper = next((_plain(each[9:]) for each in options if each.startswith("upperdir=")), "")
-        yield Overlay(fields[2], Path(_plain(fields[4])), Path(upper) if upper.startswith("/") else None)
-
-
-def _plain(escaped: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), escaped)
+# Within an option blanks and commas are escaped once more than in the fields of the table.
+def _upper(options: str) -> Path | None:
+    written = next((each[9:] for each in options.split(",") if each.startswith("upperdir=")), "")
+    upper = unescaped(os.fsencode(written))
+    return Path(upper) if upper.startswith("/") and "\0" not in upper else None

@@ -27,7 +27,7 @@ def change_score(pid: int, container: str, score: int, only_from: int | None = N
     except OSError:
         return None
     try:
-        lines = read_file(fd, "cgroup").decode(errors="surrogateescape").splitlines()
+        lines = read_file(fd, "cgroup").decode(errors="surrogateescape").split("\n")
         if not any(container in line.split(":", 2)[-1].split("/") for line in lines):
             return None
         before = int(read_file(fd, "oom_score_adj"))
