@@ -47,9 +47,7 @@ class _Mount(msgspec.Struct, frozen=True):
     options: tuple[str, ...]
 
 
-def find_memory_hierarchy(
-    mountinfo: Path = MOUNTINFO, cgroups: Path = Path("/proc/cgroups")
-) -> MemoryHierarchy:
+def find_memory_hierarchy(mountinfo: Path = MOUNTINFO, cgroups: Path = Path("/proc/cgroups")) -> MemoryHierarchy:
     """Find the mount of the hierarchy that has the memory controller: pure v2, v1, or hybrid with either.
 
     Source:  proc_pid_mountinfo(5); cgroup.controllers of a v2 mount; /proc/cgroups.

@@ -99,10 +99,15 @@ class PodSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ContainerStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """corev1.ContainerStatus; containerID is `<runtime>://<id>`."""
+    """corev1.ContainerStatus; containerID is `<runtime>://<id>`.
+
+    `allocatedResources` are the requests that the kubelet granted, `resources` what the container runs with.
+    """
 
     name: str = ""
     containerID: str = ""
+    allocatedResources: dict[str, str | int | float] | None = None
+    resources: ResourceRequirements | None = None
 
 
 class PodCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -110,6 +115,7 @@ class PodCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     type: str = ""
     status: str = ""
+    reason: str = ""
 
 
 class PodStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -118,6 +124,7 @@ class PodStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     phase: str = ""
     qosClass: str = ""
     conditions: list[PodCondition] | None = None
+    resize: str = ""  # before Kubernetes 1.33
     startTime: str | None = None
     containerStatuses: list[ContainerStatus] | None = None
     initContainerStatuses: list[ContainerStatus] | None = None

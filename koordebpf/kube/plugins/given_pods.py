@@ -20,6 +20,7 @@ from koordebpf.kube.cache.objects import (
     ObjectMeta,
     OwnerReference,
     Pod,
+    PodCondition,
     PodSpec,
     PodStatus,
     ResourceRequirements,
@@ -82,6 +83,8 @@ def _status(found: Mapping[str, Any]) -> PodStatus:
     return PodStatus(
         phase=found["phase"],
         qosClass=found["qosClass"],
+        conditions=[PodCondition(each["type"], each["status"], each["reason"]) for each in found["conditions"]] or None,
+        resize=found["resize"],
         startTime=_time(found["startTime"]),
         containerStatuses=_statuses(found["containerStatuses"]),
         initContainerStatuses=_statuses(found["initContainerStatuses"]),
@@ -109,7 +112,12 @@ def _volume(found: Mapping[str, Any]) -> Volume:
 
 
 def _statuses(found: Sequence[Mapping[str, Any]]) -> list[ContainerStatus] | None:
-    return [ContainerStatus(each["name"], each["containerID"]) for each in found] or None
+    return [
+        ContainerStatus(
+            each["name"], each["containerID"], _amounts(each["allocatedResources"]), _resources(each["resources"])
+        )
+        for each in found
+    ] or None
 
 
 def _texts(found: Sequence[Mapping[str, str]]) -> dict[str, str] | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from koordebpf.errors import DecodeError
-from koordebpf.kube.cache.objects import Container, ContainerStatus, OwnerReference, Pod, Volume
+from koordebpf.kube.cache.objects import Container, ContainerStatus, OwnerReference, Pod, ResourceRequirements, Volume
 from koordebpf.kube.clients.protobuf import Fields, decode, encode
 from koordebpf.kube.plugins.messages import POD_MESSAGES
 
@@ -62,8 +62,13 @@ POD_TABLE: Final[dict[str, Fields]] = {
         "priority": (25, "?int32"),
         "overhead": (32, "*Amount"),
     },
-    "PodCondition": {"type": (1, "string"), "status": (2, "string")},
-    "ContainerStatus": {"name": (1, "string"), "containerID": (8, "string")},
+    "PodCondition": {"type": (1, "string"), "status": (2, "string"), "reason": (5, "string")},
+    "ContainerStatus": {
+        "name": (1, "string"),
+        "containerID": (8, "string"),
+        "allocatedResources": (10, "*Amount"),
+        "resources": (11, "ResourceRequirements"),
+    },
     "PodStatus": {
         "phase": (1, "string"),
         "conditions": (2, "*PodCondition"),
@@ -72,6 +77,7 @@ POD_TABLE: Final[dict[str, Fields]] = {
         "qosClass": (9, "string"),
         "initContainerStatuses": (10, "*ContainerStatus"),
         "ephemeralContainerStatuses": (13, "*ContainerStatus"),
+        "resize": (14, "string"),
     },
 }
 
@@ -111,12 +117,13 @@ def pod_bytes(pod: Pod) -> bytes:
             },
             "status": {
                 "phase": status.phase,
-                "conditions": [{"type": each.type, "status": each.status} for each in status.conditions or ()],
+                "conditions": [msgspec.structs.asdict(each) for each in status.conditions or ()],
                 "startTime": _time(status.startTime),
                 "containerStatuses": _statuses(status.containerStatuses),
                 "qosClass": status.qosClass,
                 "initContainerStatuses": _statuses(status.initContainerStatuses),
                 "ephemeralContainerStatuses": _statuses(status.ephemeralContainerStatuses),
+                "resize": status.resize,
             },
         },
     )
@@ -161,11 +168,12 @@ def _amounts(of: Mapping[str, str | int | float] | None) -> list[dict[str, Any]]
     return [{"key": key, "value": {"string": str(value)}} for key, value in (of or {}).items()]
 
 
+def _resources(of: ResourceRequirements | None) -> dict[str, Any] | None:
+    return None if of is None else {"limits": _amounts(of.limits), "requests": _amounts(of.requests)}
+
+
 def _container(of: Container) -> dict[str, Any]:
-    resources = None
-    if of.resources is not None:
-        resources = {"limits": _amounts(of.resources.limits), "requests": _amounts(of.resources.requests)}
-    return {"name": of.name, "resources": resources, "restartPolicy": of.restartPolicy}
+    return {"name": of.name, "resources": _resources(of.resources), "restartPolicy": of.restartPolicy}
 
 
 def _volume(of: Volume) -> dict[str, Any]:
@@ -182,5 +190,14 @@ def _owner(of: OwnerReference) -> dict[str, Any]:
     return {"kind": of.kind, "name": of.name, "uid": of.uid, "controller": of.controller}
 
 
-def _statuses(of: Iterable[ContainerStatus] | None) -> list[dict[str, str]]:
-    return [{"name": each.name, "containerID": each.containerID} for each in of or ()]
+def _status(of: ContainerStatus) -> dict[str, Any]:
+    return {
+        "name": of.name,
+        "containerID": of.containerID,
+        "allocatedResources": _amounts(of.allocatedResources),
+        "resources": _resources(of.resources),
+    }
+
+
+def _statuses(of: Iterable[ContainerStatus] | None) -> list[dict[str, Any]]:
+    return [_status(each) for each in of or ()]

@@ -19,6 +19,7 @@ from koordebpf.slo.pods.extended_resources import (
     batch_amounts,
 )
 from koordebpf.slo.pods.qos import koord_qos
+from koordebpf.state.pods.effective import EffectiveContainers, effective
 
 ContainerKind = Literal["main", "sidecar", "init"]
 
@@ -73,9 +74,14 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
     Cost:    20 µs with three containers.
     """
     annotations, problems = pod.metadata.annotations or {}, list[str]()
+    try:
+        its = effective(pod)
+    except ConfigError as error:
+        problems.append(f"{error}; what it was resized to is left alone")
+        its = EffectiveContainers(tuple(pod.spec.containers), tuple(pod.spec.initContainers or ()))
     spec: list[tuple[Container, ContainerKind]] = [
-        *((each, "main") for each in pod.spec.containers),
-        *((each, "sidecar" if each.restartPolicy == "Always" else "init") for each in pod.spec.initContainers or ()),
+        *((each, "main") for each in its.main),
+        *((each, "sidecar" if each.restartPolicy == "Always" else "init") for each in its.init),
     ]
     ids = _container_ids(pod)
     try:

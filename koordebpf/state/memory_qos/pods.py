@@ -11,6 +11,7 @@ from koordebpf.kube.cache.objects import Container
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.pods.memory_qos import PodMemoryQOS, pod_memory_qos
 from koordebpf.slo.pods.qos import koord_qos_or_default
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.facts import PodFacts
 
 # The part of resourceQOSStrategy that is a pod's, by koordinator.sh/qosClass or what stands for it.
@@ -72,6 +73,7 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         own = None
     every = (*spec.containers, *(spec.initContainers or ()))
     try:
+        every = effective(facts.pod).every
         amounts = [_amounts(each, terms.memory_resource) for each in every]
         request_bytes = min(terms.memory_request_bytes, _MOST_BYTES)
     except ConfigError as error:

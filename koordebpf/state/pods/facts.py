@@ -161,7 +161,8 @@ def _asking_for_nothing(pod: Pod) -> Pod:
     replace = msgspec.structs.replace
     main = [replace(each, resources=None) for each in pod.spec.containers]
     init = [replace(each, resources=None) for each in pod.spec.initContainers or ()]
-    return replace(pod, spec=replace(pod.spec, containers=main, initContainers=init, overhead=None))
+    status = replace(pod.status, containerStatuses=None, initContainerStatuses=None)
+    return replace(pod, spec=replace(pod.spec, containers=main, initContainers=init, overhead=None), status=status)
 
 
 # A static pod is controlled by its Node, which is no workload.

@@ -8,6 +8,7 @@ import msgspec
 
 from koordebpf.kube.cache.objects import Container, Pod
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.state.pods.effective import EffectiveContainers, effective
 
 NATIVE_MEMORY = "memory"
 BATCH_MEMORY = "kubernetes.io/batch-memory"
@@ -57,15 +58,17 @@ def memory_requests(pod: Pod) -> MemoryRequests:
     """Return what the pod asks for.
 
     Extended: summed over containers and sidecars (init containers with restartPolicy Always). Native: that sum, or
-    the largest moment of the init containers if that is more, plus the pod's overhead.
+    the largest moment of the init containers if that is more, plus the pod's overhead. Of each container it is what
+    `effective` says.
 
     Source: k8s.io/component-helpers resource.PodRequests; koordinator pkg/util/extended_resource.go.
     Raises: ConfigError: a quantity is none, or negative.
     """
+    its = effective(pod)
     return MemoryRequests(
-        _native(pod, NATIVE_MEMORY, quantity_bytes),
-        _extended(pod, BATCH_MEMORY, quantity_bytes),
-        _extended(pod, MID_MEMORY, quantity_bytes),
+        _native(pod, its, NATIVE_MEMORY, quantity_bytes),
+        _extended(pod, its, BATCH_MEMORY, quantity_bytes),
+        _extended(pod, its, MID_MEMORY, quantity_bytes),
     )
 
 
@@ -74,10 +77,11 @@ def cpu_requests(pod: Pod) -> CpuRequests:
 
     Raises: ConfigError: a quantity is none, or negative.
     """
+    its = effective(pod)
     return CpuRequests(
-        _native(pod, NATIVE_CPU, quantity_millicpu),
-        _extended(pod, BATCH_CPU, quantity_bytes),
-        _extended(pod, MID_CPU, quantity_bytes),
+        _native(pod, its, NATIVE_CPU, quantity_millicpu),
+        _extended(pod, its, BATCH_CPU, quantity_bytes),
+        _extended(pod, its, MID_CPU, quantity_bytes),
     )
 
 
@@ -88,7 +92,7 @@ def native_memory_of_every_container(pod: Pod) -> int | None:
     """
     path = f"pod {pod.key} spec"
     total = 0
-    for container in pod.spec.containers:
+    for container in effective(pod).main:
         if not (request := _request(container, NATIVE_MEMORY, quantity_bytes, path)):
             return None
         total += request
@@ -102,7 +106,8 @@ def katalyst_requests(pod: Pod) -> dict[str, int]:
     """
     if not _names_any(pod):
         return {}
-    amounts = {resource: _native(pod, resource, quantity_bytes) for resource in sorted(KATALYST_RESOURCES)}
+    its = effective(pod)
+    amounts = {resource: _native(pod, its, resource, quantity_bytes) for resource in sorted(KATALYST_RESOURCES)}
     return {resource: amount for resource, amount in amounts.items() if amount}
 
 
@@ -116,17 +121,17 @@ def _names_any(pod: Pod) -> bool:
     return not KATALYST_RESOURCES.isdisjoint(pod.spec.overhead or ())
 
 
-def _native(pod: Pod, resource: str, amount: Amount) -> int:
+def _native(pod: Pod, its: EffectiveContainers, resource: str, amount: Amount) -> int:
     path = f"pod {pod.key} spec"
-    native = max(_extended(pod, resource, amount), _init_peak(pod.spec.initContainers or (), resource, amount, path))
+    native = max(_extended(pod, its, resource, amount), _init_peak(its.init, resource, amount, path))
     overhead = (pod.spec.overhead or {}).get(resource)
     return native if overhead is None else native + amount(overhead, f"{path}.overhead.{resource}")
 
 
-def _extended(pod: Pod, resource: str, amount: Amount) -> int:
-    sidecars = [container for container in pod.spec.initContainers or () if container.restartPolicy == "Always"]
+def _extended(pod: Pod, its: EffectiveContainers, resource: str, amount: Amount) -> int:
+    sidecars = [container for container in its.init if container.restartPolicy == "Always"]
     path = f"pod {pod.key} spec"
-    return sum(_request(container, resource, amount, path) for container in [*pod.spec.containers, *sidecars])
+    return sum(_request(container, resource, amount, path) for container in [*its.main, *sidecars])
 
 
 def _init_peak(init: Iterable[Container], resource: str, amount: Amount, path: str) -> int:

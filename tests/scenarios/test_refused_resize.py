@@ -1,0 +1,58 @@
+"""A tenant resizes its pod to more than the node has, and the kubelet refuses: nothing changes for anyone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from koordebpf.policy.plan import FeaturePlan
+from tests.scenarios.test_memory_allocatable_evict import ENABLED, GATES
+from tests.scenarios.test_memory_qos import LOW, MIN, decided, values
+from tests.scenarios.test_memory_qos import frame as qos_frame
+from tests.scenarios.test_memory_qos import pod as qos_pod
+from tests.support.values.builders import PodAndMeasure, frame, names, plan_of, pod
+from tests.support.values.memory_qos import GIB, memory
+from tests.support.values.resized import resized
+
+STRATEGY = {
+    "enable": True,
+    "allocatableEvictPriorityThreshold": 5999,
+    "memoryAllocatableEvictThresholdPercent": 100,
+    "memoryAllocatableEvictLowerPercent": 95,
+}
+
+
+def guaranteed(name: str, priority: int, labels: dict[str, str]) -> PodAndMeasure:
+    requests = {"memory": "1Gi"}
+    return pod(name, anon=10, priority=priority, qos="LS", kube_qos="Guaranteed", requests=requests, labels=labels)
+
+
+def feature(labels: dict[str, str], reason: str | None) -> FeaturePlan:
+    its = guaranteed("resized", 3500, labels)
+    if reason is not None:
+        asked: dict[str, Any] = memory("64Gi", "64Gi")
+        its = msgspec.structs.replace(its, pod=resized(its.pod, asked, reason))
+    pods = [its, guaranteed("innocent", 3000, ENABLED)]
+    node = {"memory": "16Gi"}
+    return plan_of(frame(pods, used=100, gates=GATES, threshold=STRATEGY, allocatable=node)).features[1]
+
+
+@pytest.mark.parametrize("labels", [ENABLED, {}])
+def test_no_pod_is_evicted_for_it(labels: dict[str, str]) -> None:
+    plan = feature(labels, "Infeasible")
+    assert names(plan) == []
+    assert plan.verdict == feature(labels, None).verdict
+
+
+def test_one_that_waits_counts_as_the_scheduler_counts_it() -> None:
+    assert names(feature(ENABLED, "Deferred")) != []
+
+
+def test_it_protects_no_more_memory_of_the_pod_and_of_the_directories() -> None:
+    its = qos_pod("a")
+    now = values(decided(qos_frame(resized(its, memory("64Gi", "64Gi")))))
+    assert now == values(decided(qos_frame(its)))
+    assert sorted(value for (_, file), value in now.items() if file in (MIN, LOW)) != []
+    assert all(value <= GIB for (_, file), value in now.items() if file in (MIN, LOW))

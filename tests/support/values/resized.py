@@ -1,0 +1,29 @@
+"""Pods that were resized in place, as the kubelet reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordebpf.kube.cache.objects import Pod
+
+
+def resized(pod: Pod, asked: Mapping[str, Any], reason: str = "Infeasible") -> Pod:
+    """Return a pod whose owner asked for other resources of its containers; what it had is allocated and actual."""
+    written = msgspec.to_builtins(pod)
+    ids = {each["name"]: each.get("containerID", "") for each in written["status"].get("containerStatuses") or ()}
+    written["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
+    written["status"]["containerStatuses"] = [
+        {
+            "name": each["name"],
+            "containerID": ids.get(each["name"], ""),
+            "allocatedResources": each["resources"]["requests"],
+            "resources": each["resources"],
+        }
+        for each in written["spec"]["containers"]
+    ]
+    for each in written["spec"]["containers"]:
+        each["resources"] = asked
+    return msgspec.convert(written, Pod)
