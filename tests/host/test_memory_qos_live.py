@@ -121,3 +121,15 @@ def test_pod_explain_says_where_each_value_is_from(qos: MemoryQosNode, tmp_path:
             assert (effective["memory.min"], effective["memory.low"]) == (REQUEST // 4, REQUEST // 2)
         assert HIGH.value not in {each["file"] for each in found["cgroups"][0]["values"] if each.get("source")}
         assert agent.stop() == 0
+
+
+def test_a_resize_that_the_kubelet_refused_protects_no_more(qos: MemoryQosNode, tmp_path: Path) -> None:
+    pod = qos.node.pods[0]
+    (container,) = pod["spec"]["containers"]
+    (status,) = pod["status"]["containerStatuses"]
+    status |= {"resources": container["resources"], "allocatedResources": container["resources"]["requests"]}
+    container["resources"] = {"requests": {"memory": "64Gi"}, "limits": {"memory": "64Gi"}}
+    pod["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]
+    with LiveAgent(tmp_path, *qos.arguments(tmp_path), "--enforce") as agent:
+        wait(qos, agent)
+        assert agent.stop() == 0

@@ -42,7 +42,7 @@ def effective(pod: Pod) -> EffectiveContainers:
 
     Source:  k8s.io/component-helpers resource, PodRequests with UseStatusResources.
     Raises:  ConfigError: a quantity of a container that is being resized is none.
-    Cost:    2 µs with three containers that are not being resized.
+    Cost:    2 µs with three containers that are not being resized, 10 µs where they are.
     """
     spec, status = pod.spec, pod.status
     is_refused = is_resize_refused(pod)
@@ -79,6 +79,8 @@ def is_resize_refused(pod: Pod) -> bool:
 
 def _with(container: Container, status: ContainerStatus, is_refused: bool, path: str) -> Container:
     asked = container.resources or ResourceRequirements()
+    if asked == status.resources and status.allocatedResources in (None, asked.requests):
+        return container
     limits = asked.limits or {}
     # The API server writes a limit without a request as both; a Pod from a file has not been there.
     requests: Quantities = {name: limits[name] for name in RESIZABLE if name in limits}
