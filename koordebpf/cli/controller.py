@@ -59,9 +59,10 @@ def controller(log_format: str, **given: Any) -> None:
     \b
     An edit that is wrong:
       A key of the ConfigMap that cannot be parsed, or holds a value out of its
-      range, stays as it was last good; the other keys are taken over. The log,
-      an Event on the ConfigMap and koordebpf_controller_configmap_problems
-      tell of it. After a restart NodeSLOs keep what they have of such a key.
+      range, stays as it was last good, and so does an entry for some nodes; all
+      others are taken over. After a restart NodeSLOs keep what they have of it,
+      and new ones are off. enable: false counts, whatever is wrong beside it. The
+      log, an Event and koordebpf_controller_configmap_problems tell of it.
 
     Of several controllers one leads, by a Lease that it renews every 2 s; when it dies another takes over within 17 s,
     when it is stopped within 2 s.

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import click
+import msgspec
 
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
@@ -29,11 +30,14 @@ def slo() -> None:
 @click.option(
     "--node", "node_path", required=True, metavar="NODE.json", help="The Node, for its labels and annotations."
 )
+@click.option("--nodeslo", "nodeslo_path", metavar="NODESLO.json", help="The NodeSLO that the node has.")
 @click.option("--object", "whole", is_flag=True, help="Print the whole NodeSLO object, ready to be applied.")
-def render(configmap: str, node_path: str, whole: bool) -> None:
+def render(configmap: str, node_path: str, nodeslo_path: str | None, whole: bool) -> None:
     """Print the NodeSLO spec a node gets from the ConfigMap, as JSON.
 
-    Defaults come first, then the cluster's strategy, then the first strategy whose selector matches the node.
+    Defaults come first, then the cluster's strategy, then the first strategy whose selector matches the node. It is
+    what the controller writes: where that strategy is unusable the node keeps what its NodeSLO has (--nodeslo), without
+    one it is off. Where a key as a whole is unusable nothing is printed.
 
     \b
     Examples:
@@ -42,15 +46,21 @@ def render(configmap: str, node_path: str, whole: bool) -> None:
       koordebpf slo render --object --node node.json cm.yaml | kubectl apply -f -
     """
     from koordebpf.kube.sources.manifest import NODESLO_VERSION, parse_manifests
-    from koordebpf.slo.manager.render import render_spec
+    from koordebpf.slo.manager.in_force import render_spec
+    from koordebpf.slo.overlay import decode_object, member
 
     found = parse_manifests({node_path: read_input(node_path)}).node
     if found is None:
         raise ConfigError(node_path, "no Node", "must hold a v1 Node")
     meta = found.metadata
-    data, labels = _data(configmap), meta.labels or {}
-    spec: Any = render_spec(data, labels, meta.annotations)
-    for note in _notes(data, labels, meta.annotations):
+    data, labels, nodeslo = _data(configmap), meta.labels or {}, None
+    if nodeslo_path is not None:
+        nodeslo = parse_manifests({nodeslo_path: read_input(nodeslo_path)}).nodeslo
+        if nodeslo is None:
+            raise ConfigError(nodeslo_path, "no NodeSLO", "must hold a NodeSLO")
+    has = None if nodeslo is None else member(decode_object(nodeslo, "NodeSLO"), "spec", "")
+    spec: Any = render_spec(data, labels, meta.annotations, has)
+    for note in _notes(data, labels, meta.annotations, nodeslo):
         echo(f"koordebpf: {note}", err=True)
     if whole:
         spec = {"apiVersion": NODESLO_VERSION, "kind": "NodeSLO", "metadata": {"name": meta.name}, "spec": spec}
@@ -112,15 +122,18 @@ def crd(node_metric: bool) -> None:
 
 
 # What of the ConfigMap does not mean what it says, for this node.
-def _notes(data: dict[str, str], labels: dict[str, str], annotations: dict[str, str] | None) -> list[str]:
+def _notes(
+    data: dict[str, str], labels: dict[str, str], annotations: dict[str, str] | None, nodeslo: msgspec.Raw | None
+) -> list[str]:
     from koordebpf.slo.lint import strategy_doubts
     from koordebpf.slo.manager.keys import THRESHOLD_KEY
     from koordebpf.slo.manager.shapes import unknown_in_config
-    from koordebpf.slo.spec import spec_of_configmap
+    from koordebpf.slo.spec import parse_spec, spec_of_configmap
 
-    made, _, left_out = spec_of_configmap(data, labels, annotations)
+    last = None if nodeslo is None else parse_spec(nodeslo)[0]
+    made, _, left_out = spec_of_configmap(data, labels, annotations, last)
     doubts = strategy_doubts(made.resourceUsedThresholdWithBE, THRESHOLD_KEY)
-    return [*(f"{error}; it is left out" for error in left_out), *doubts, *map(str, unknown_in_config(data))]
+    return [*map(str, left_out), *doubts, *map(str, unknown_in_config(data))]
 
 
 def _data(path: str) -> dict[str, str]:

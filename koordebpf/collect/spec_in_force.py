@@ -56,6 +56,5 @@ def parse_cluster_spec(
         meta = state.node.metadata if state.node else None
         labels, annotations = (meta.labels or {}, meta.annotations) if meta else ({}, None)
         spec, errors, left_out = spec_of_configmap(state.slo_controller_config, labels, annotations, last)
-        notes = [f"{error}; it is left out" for error in left_out]
-        return spec, errors, (*notes, *map(str, unknown_in_config(state.slo_controller_config)))
+        return spec, errors, (*map(str, left_out), *map(str, unknown_in_config(state.slo_controller_config)))
     return None, (), ()

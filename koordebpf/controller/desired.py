@@ -8,7 +8,7 @@ import msgspec
 
 from koordebpf.controller.settings import Settings
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
-from koordebpf.slo.manager.render import SPEC_FIELDS, render_spec
+from koordebpf.slo.manager.in_force import spec_in_force
 
 if TYPE_CHECKING:
     from koordebpf.kube.colocation.writes import WrittenMetric
@@ -38,10 +38,8 @@ def owned_by(node: NodeMeta, current: NodeSLOMeta | None) -> NodeSLOMeta:
 
 def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings) -> NodeSLO:
     """Return the object as it should be, made from `current`."""
-    spec = render_spec(settings.data, node.labels or {}, node.annotations)
-    for field in (SPEC_FIELDS[key] for key in settings.held):
-        if current is not None and isinstance(current.spec, dict) and field in current.spec:
-            spec[field] = current.spec[field]
+    has = current.spec if current is not None and isinstance(current.spec, dict) else None
+    spec = spec_in_force(settings.keys, node.labels or {}, node.annotations, has)
     return NodeSLO(owned_by(node, current.metadata if current else None), _as_received(spec))
 
 

@@ -57,12 +57,15 @@ class SettingsInForce:
                 log.warning("slo-controller-config: %s: %s", problem.reason, problem)
         for key in sorted(settings.stale):
             log.warning("slo-controller-config: %s", _stale_sentence(key, settings))
+        for fate in (each for fates in settings.fates.values() for each in fates):
+            log.warning("slo-controller-config: %s", fate)
         self._events = []
         for reason in (_UNPARSED, _INVALID):
             said = [each for each in settings.problems if _event_reason(each) == reason]
             if said:
                 stale = [_stale_sentence(key, settings) for key in sorted(settings.stale) if _concerns(key, said)]
-                self._events.append((config_map, reason, "; ".join([*map(str, said), *stale])))
+                fates = [each for key, fates in settings.fates.items() if _concerns(key, said) for each in fates]
+                self._events.append((config_map, reason, "; ".join([*map(str, said), *stale, *fates])))
 
     def record_events(self, now_ns: int) -> None:
         """Record the Events that wait, where the API server takes them; others stay for the next call."""
@@ -92,5 +95,5 @@ def _concerns(key: str, problems: list[Problem]) -> bool:
 
 def _stale_sentence(key: str, settings: Settings) -> str:
     if key in settings.held:
-        return f"{key} is unusable: NodeSLOs keep what they have of it, and new ones get the default"
+        return f"{key} is unusable: NodeSLOs keep what they have of it, and new ones get the default, which is off"
     return f"{key} is unusable: its last good value stays in force"

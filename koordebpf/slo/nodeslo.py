@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordebpf.slo.manager.render import strategy_of_configmap
 from koordebpf.slo.manager.shapes import named_spec
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
+from koordebpf.slo.spec import strategy_of_configmap
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
 STRATEGY_KEY = "resourceUsedThresholdWithBE"

@@ -12,7 +12,9 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import overlaid
-from koordebpf.slo.manager.render import SPEC_FIELDS, render_part
+from koordebpf.slo.manager.in_force import KeyInForce, bandwidth_problem, keys_in_force, part_in_force, selected
+from koordebpf.slo.manager.keys import THRESHOLD_KEY
+from koordebpf.slo.manager.render import SPEC_FIELDS, default_of
 from koordebpf.slo.manager.shapes import named_spec
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST, CPUBurstStrategy
@@ -50,33 +52,64 @@ _PARTS: Mapping[str, Callable[[Any, str], Any]] = {
 }
 
 
+class LeftOut(ConfigError):
+    """What of the ConfigMap is not in force and concerns some nodes alone; `fate`: what became of it."""
+
+    def __init__(self, error: ConfigError, fate: str) -> None:
+        super().__init__(error.path, error.value, error.rule)
+        self.fate = fate
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; {self.fate}"
+
+
 def spec_of_configmap(
     data: Mapping[str, str],
     labels: Mapping[str, str],
     annotations: Mapping[str, str] | None = None,
     last: NodeSLOSpec | None = None,
-) -> tuple[NodeSLOSpec, tuple[ConfigError, ...], tuple[ConfigError, ...]]:
+) -> tuple[NodeSLOSpec, tuple[ConfigError, ...], tuple[LeftOut, ...]]:
     """Return the spec that the ConfigMap makes for a node, what is wrong with it, and what is left out.
 
-    Key by key as `parse_spec`. Left out are entries for some nodes alone that are unusable; the node of such an entry
-    keeps what it had in `last`, at first it gets the next entry that selects it, or the cluster's strategy.
+    Key by key as `parse_spec`. Left out are values outside their range, and entries for some nodes that are unusable:
+    the node of such an entry keeps what it had in `last`; at first it is off. What is switched off is off.
     """
     parts: dict[str, Any] = {}
     problems: list[ConfigError] = []
-    left_out: list[ConfigError] = []
+    left_out: list[LeftOut] = []
+    kept = "the node is off" if last is None else "the node keeps what it had"
+    keys = keys_in_force(data)
     for key, name in SPEC_FIELDS.items():
-        try:
-            made = render_part(data, key, labels, annotations)
-            left_out += made.left_out
-            if made.is_own_left_out and last is not None:
-                parts[name] = getattr(last, name)
-            elif made.value is not None:
-                parts[name] = _PARTS[name](made.value, key)
-        except ConfigError as error:
-            problems.append(error)
-            if last is not None:
-                parts[name] = getattr(last, name)
+        of = keys.get(key, KeyInForce(key, "", default_of(key)))
+        found = selected(of, labels)
+        if of.is_unparsed:
+            problems += of.errors
+        else:
+            own = [id(error) for error in found.errors if found.is_held]
+            errors = (*of.errors, *(error for entry in of.entries for error in entry.errors))
+            left_out += [LeftOut(error, kept if id(error) in own else "it is left out") for error in errors]
+        had = None if last is None else getattr(last, name)
+        if had is not None and found.is_held and not found.off:
+            parts[name] = had
+        elif (part := part_in_force(of, key, labels, annotations, msgspec.to_builtins(had))) is not None:
+            parts[name] = _PARTS[name](part, key)
+    if (error := bandwidth_problem(annotations)) is not None:
+        left_out.append(LeftOut(error, "it is left out" if last is None else "the last good one stays"))
+        if last is not None:
+            parts["systemStrategy"] = last.systemStrategy
     return NodeSLOSpec(**parts), tuple(problems), tuple(left_out)
+
+
+def strategy_of_configmap(data: Mapping[str, str], labels: Mapping[str, str]) -> ResourceThresholdStrategy:
+    """Return the threshold strategy alone, for a node with these labels of which nothing else is known.
+
+    Raises: ConfigError: not JSON, or a value of the cluster's strategy has the wrong type.
+    """
+    data = {key: text for key, text in data.items() if key == THRESHOLD_KEY}
+    spec, problems, _ = spec_of_configmap(data, labels)
+    for problem in problems:
+        raise problem
+    return spec.resourceUsedThresholdWithBE
 
 
 def parse_spec(

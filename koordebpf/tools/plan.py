@@ -26,6 +26,7 @@ from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.manager.field_names import UnknownField
 from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.nodeslo import STRATEGY_KEY
+from koordebpf.slo.spec import spec_of_configmap
 from koordebpf.state.build import capacity_doubt, strategy_of_frame, view_of_frame
 from koordebpf.state.frame import check_frame, decode_frame
 from koordebpf.state.guard_facts import GuardFacts
@@ -86,7 +87,18 @@ class Case(msgspec.Struct, frozen=True):
         strategy, frame = strategy_of_frame(self.frame), self.frame
         of_node = capacity_doubt(frame.node, frame.measured.node, strict=self.eviction.strict_compat)
         of_strategy = () if strategy is None else tuple(strategy_doubts(strategy, STRATEGY_KEY))
-        return of_strategy if of_node is None else (*of_strategy, of_node)
+        return (*self._left_out, *of_strategy, *(() if of_node is None else (of_node,)))
+
+    # What of the ConfigMap is not in force, where the strategy comes of that.
+    @property
+    def _left_out(self) -> tuple[str, ...]:
+        frame = self.frame
+        has_nodeslo = frame.nodeSLO is not msgspec.UNSET and bytes(frame.nodeSLO) != b"null"
+        has_other = has_nodeslo or frame.strategyInForce is not msgspec.UNSET
+        if has_other or frame.sloControllerConfig is None:
+            return ()
+        labels = frame.node.metadata.labels if frame.node else None
+        return tuple(map(str, spec_of_configmap(frame.sloControllerConfig, labels or {})[2]))
 
     @property
     def unknown_fields(self) -> tuple[UnknownField, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koordebpf.controller.desired import MANAGED_BY, OURS
-from koordebpf.slo.manager.render import render_spec
+from koordebpf.slo.manager.in_force import render_spec
 from tests.contract.apiserver import Reply, Request, Server, gives, status, until
 from tests.contract.controller_rig import Rig, at_50, threshold
 from tests.contract.objectstore import CONFIGMAPS, EVENTS, NODES, NODESLOS, Store, config_map, node
@@ -42,6 +42,10 @@ def start(kubeconfig: Path) -> Iterator[Start]:
     yield _start
     for rig in rigs:
         rig.close()
+
+
+def strategy(store: Store, name: str) -> Any:
+    return store.objects[NODESLOS][name]["spec"]["resourceUsedThresholdWithBE"]
 
 
 def burst_policy(store: Store, name: str) -> Any:
@@ -295,6 +299,58 @@ class TestEdits:
         assert threshold(store, "n1") == 70
         assert store.objects[NODESLOS]["n1"]["spec"]["cpuBurstStrategy"]["policy"] == "auto"
         assert store.objects[NODESLOS]["n3"]["spec"]["resourceUsedThresholdWithBE"]["enable"] is False
+
+    @pytest.mark.parametrize(
+        ("percent", "fates"),
+        [
+            (50, ["memoryEvictThresholdPercent must be greater than memoryEvictLowerPercent (60)", "it is in force"]),
+            ("50", ["its last good value stays in force", "its nodes keep what they have, and new ones are off"]),
+        ],
+    )
+    def test_a_pool_that_is_off_stays_off_whatever_is_wrong_and_after_a_restart(
+        self, percent: Any, fates: list[str], store: Store, start: Start, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pool = {"name": "off", "nodeSelector": {"matchLabels": {"pool": "off"}}, "enable": False}
+        pool["memoryEvictThresholdPercent"] = 50
+        cluster = {"enable": True, "memoryEvictThresholdPercent": 70}
+        store.put(NODES, node("n3", pool="off"))
+        config = {"clusterStrategy": cluster, "nodeStrategies": [pool]}
+        store.put(CONFIGMAPS, config_map(resource_threshold_config=config))
+        first = start()
+        first.settle()
+        cluster["memoryEvictLowerPercent"], pool["memoryEvictThresholdPercent"] = 60, percent
+        store.put(CONFIGMAPS, config_map(resource_threshold_config=config))
+        first.until(lambda: strategy(store, "n1").get("memoryEvictLowerPercent") == 60, "the edit")
+        assert strategy(store, "n3")["enable"] is False
+        first.close()
+        second = start()
+        store.put(NODES, node("n4", pool="off"))
+        second.until(lambda: "n4" in store.objects[NODESLOS], "the new Node's")
+        second.settle()
+        assert [strategy(store, name)["enable"] for name in ("n1", "n3", "n4")] == [True, False, False]
+        for fate in fates:
+            assert any("nodeStrategies[0] (off)" in each and fate in each for each in caplog.messages)
+        assert any(fates[0] in event["message"] for event in store.objects[EVENTS].values())
+        rendered = render_spec(store.objects[CONFIGMAPS]["slo-controller-config"]["data"], {"pool": "off"})
+        assert rendered["resourceUsedThresholdWithBE"] == strategy(store, "n4")
+
+    def test_after_a_restart_the_nodes_of_an_unusable_entry_keep_what_they_have(
+        self, store: Store, start: Start
+    ) -> None:
+        pool = {"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}, "memoryEvictThresholdPercent": 55}
+        store.put(NODES, node("n3", pool="a"))
+        store.put(CONFIGMAPS, config_map(resource_threshold_config={**BE_AT_70, "nodeStrategies": [pool]}))
+        first = start()
+        first.settle()
+        first.close()
+        pool["memoryEvictThresholdPercent"] = 550
+        store.put(CONFIGMAPS, config_map(resource_threshold_config={**BE_AT_60, "nodeStrategies": [pool]}))
+        store.put(NODES, node("n4", pool="a"))
+        second = start()
+        second.until(lambda: "n4" in store.objects[NODESLOS] and threshold(store, "n1") == 60, "the new one")
+        second.settle()
+        assert threshold(store, "n3") == 55
+        assert store.objects[NODESLOS]["n4"]["spec"]["resourceUsedThresholdWithBE"]["enable"] is False
 
     def test_the_next_leader_does_not_tell_it_again(self, store: Store, start: Start) -> None:
         store.put(CONFIGMAPS, config_map(resource_threshold_config="{"))

@@ -368,6 +368,34 @@ class TestAnotherManager:
 
 
 class TestRefusals:
+    def test_an_unusable_entry_gives_nothing_to_nodes_that_it_keeps_out(self, store: Store, open_rig: Open) -> None:
+        keeps_out = {"name": "off", "nodeSelector": {"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}}
+        rig = open_rig()
+        for wrong in ({}, {"degradeTimeMinutes": 0}, {"cpuReclaimThresholdPercent": "65"}):
+            store.put(CONFIGMAPS, colocation(nodeConfigs=[{**keeps_out, "enable": False, **wrong}]))
+            for each in (rig, open_rig()):  # the one that runs, and one that starts now
+                each.until(lambda found=each: "n1" in found.batch.calculations.computed, "a look")
+                for _ in range(5):
+                    each.look()
+                assert allocatable(store, "n1") == {}
+
+    def test_after_a_restart_the_nodes_of_an_unusable_entry_keep_what_they_have(
+        self, store: Store, open_rig: Open
+    ) -> None:
+        rig = open_rig()
+        written(store, rig)
+        rig.close()
+        every = {"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}
+        store.put(CONFIGMAPS, colocation(nodeConfigs=[{"nodeSelector": every, "degradeTimeMinutes": 0}]))
+        count = len(patches(store))
+        second = open_rig()
+        second.until(lambda: "n1" in second.batch.calculations.computed, "a look")
+        for _ in range(5):
+            second.look()
+        assert allocatable(store, "n1") == USUAL
+        assert len(patches(store)) == count
+        assert "the Node keeps what it has" in second.batch.calculations.computed["n1"].problems[0]
+
     def test_an_unusable_config_keeps_the_last_good_one(self, store: Store, open_rig: Open) -> None:
         rig = open_rig()
         written(store, rig)

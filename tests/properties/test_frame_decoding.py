@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from koordebpf.errors import ConfigError
 from koordebpf.policy.decide import decide
-from koordebpf.slo.manager.render import THRESHOLD_KEY, strategy_of_configmap
+from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.nodeslo import parse_nodeslo
+from koordebpf.slo.spec import strategy_of_configmap
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
 from tests.support.values.builders import frame, pod

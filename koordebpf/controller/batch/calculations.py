@@ -12,7 +12,8 @@ from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.policy.batch.facts import NodeFacts, Usage
 from koordebpf.policy.batch.formulas import NodeResult, node_result
 from koordebpf.policy.batch.zones import zone_results
-from koordebpf.slo.manager.node_colocation import ColocationConfig, NodeColocation, node_colocation
+from koordebpf.slo.manager.in_force import KeyInForce
+from koordebpf.slo.manager.node_colocation import NodeColocation, node_colocation
 from koordebpf.units import NS_PER_S
 
 
@@ -27,7 +28,10 @@ class Tables(Protocol):
 
 
 class Computed(msgspec.Struct, frozen=True):
-    """One Node: what it should have, by which strategy. `problems` of its labels and annotations."""
+    """One Node: what it should have, by which strategy. `problems` of its labels and annotations.
+
+    `is_held`: its strategy is not known, and it keeps what it has.
+    """
 
     node: ColocationNode
     strategy: NodeColocation
@@ -35,6 +39,7 @@ class Computed(msgspec.Struct, frozen=True):
     metric: MetricRecord | None
     topology: TopologyRecord | None = None
     problems: tuple[str, ...] = ()
+    is_held: bool = False
 
 
 class Calculations:
@@ -42,14 +47,12 @@ class Calculations:
 
     def __init__(self) -> None:
         self.computed: dict[str, Computed] = {}
-        self._config: ColocationConfig | None = None
+        self._config: KeyInForce | None = None
         self._facts: dict[str, tuple[ColocationNode, TopologyRecord | None, NodeFacts]] = {}
         self._stale_ns: dict[str, int] = {}  # Node → when its report will be too old, CLOCK_REALTIME
         self._earliest_ns = 0  # of them, or earlier
 
-    def update(
-        self, nodes: Iterable[ColocationNode], tables: Tables, config: ColocationConfig, now_ns: int
-    ) -> list[str]:
+    def update(self, nodes: Iterable[ColocationNode], tables: Tables, config: KeyInForce, now_ns: int) -> list[str]:
         """Compute what has changed; return the names of those Nodes. `now_ns` is CLOCK_REALTIME.
 
         Cost:    60 µs each Node that has changed, 0.2 µs each other.
@@ -72,7 +75,7 @@ class Calculations:
             self._compute(known[name], tables, config, now_ns)
         return dirty
 
-    def _compute(self, node: ColocationNode, tables: Tables, config: ColocationConfig, now_ns: int) -> None:
+    def _compute(self, node: ColocationNode, tables: Tables, config: KeyInForce, now_ns: int) -> None:
         name = node.name
         pods, metric, topology = tables.of(name)
         known = self._facts.get(name)
@@ -85,7 +88,13 @@ class Calculations:
         usage = metric.usage if metric else None
         result = whole_result(facts, pods, usage, resolved.strategy, now_ns)
         self.computed[name] = Computed(
-            node, resolved.strategy, result, metric, topology, (*resolved.problems, *facts.problems)
+            node,
+            resolved.strategy,
+            result,
+            metric,
+            topology,
+            (*resolved.problems, *facts.problems),
+            resolved.is_held,
         )
         self._stale_ns.pop(name, None)
         if usage is not None and usage.updated_ns is not None and not result.reset:

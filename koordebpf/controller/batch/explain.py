@@ -14,7 +14,7 @@ from koordebpf.kube.http.transport import Transport
 from koordebpf.policy.batch.sync import sync_reason
 from koordebpf.report.colocation.batch_page import ExplainedNode
 from koordebpf.slo.manager.keys import COLOCATION_KEY
-from koordebpf.slo.manager.node_colocation import colocation_config, node_colocation
+from koordebpf.slo.manager.node_colocation import colocation_in_force, node_colocation
 from koordebpf.units import NS_PER_S
 
 
@@ -27,7 +27,7 @@ def explain(transport: Transport, node_name: str, resource: str | None = None) -
     node = reads.node(decode_colocation_node)
     pods = tuple(pod for pod in reads.pods(read_pod) if pod.node == node_name)
     metric, topology = reads.node_metric(read_node_metric), reads.topology(read_topology)
-    config = colocation_config(reads.config().get(COLOCATION_KEY))
+    config = colocation_in_force(reads.config().get(COLOCATION_KEY))
     resolved = node_colocation(config, node.labels or {}, node.annotations)
     facts = node_facts(node, topology.zones if topology else ())
     usage, now_ns = metric.usage if metric else None, time.time_ns()
@@ -44,6 +44,8 @@ def explain(transport: Transport, node_name: str, resource: str | None = None) -
             f"the difference is at most resourceDiffThreshold ({strategy.resourceDiffThreshold:g}): it is written"
             f" updateTimeThresholdSeconds ({strategy.updateTimeThresholdSeconds}) after the last write"
         )
+    if resolved.is_held:
+        waits = "not written: what colocation-config says of this Node is unusable"
     if node.manager:
         waits = f"written by {node.manager}, by managedFields. {waits}".strip()
     shown = [each for name, each in result.calculations.items() if resource in (None, name)]
@@ -57,5 +59,5 @@ def explain(transport: Transport, node_name: str, resource: str | None = None) -
         zones=result.zones,
         origins=resolved.origins,
         values={field: msgspec.to_builtins(getattr(strategy, field)) for field in resolved.origins},
-        problems=(*resolved.problems, *facts.problems),
+        problems=(*map(str, config.errors), *resolved.problems, *facts.problems),
     )

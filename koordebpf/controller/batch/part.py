@@ -11,12 +11,12 @@ import msgspec
 
 from koordebpf.controller.batch.calculations import Calculations, Tables
 from koordebpf.controller.batch.publish import Publisher
-from koordebpf.errors import ConfigError
 from koordebpf.kube.clients.nodeslos import ControllerState
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.report.prom.colocation.batch import BatchMetrics
+from koordebpf.slo.manager.in_force import KeyInForce
 from koordebpf.slo.manager.keys import COLOCATION_KEY
-from koordebpf.slo.manager.node_colocation import ColocationConfig, colocation_config
+from koordebpf.slo.manager.node_colocation import colocation_in_force
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
@@ -63,7 +63,7 @@ class BatchResources:
         self._source = source
         self._manager = manager
         self._text: str | None = None
-        self._config: ColocationConfig | None = None  # the last good one; None: there was none
+        self._config: KeyInForce | None = None  # None: nothing was listed yet
         self._config_problem = ""
         self._said: dict[str, tuple[str, ...]] = {}  # Node → its problems
 
@@ -81,10 +81,11 @@ class BatchResources:
             return
         self._counted = self.looked
         computed = self.calculations.computed.values()
-        resets = sum(bool(each.result.reset) for each in computed)
+        resets = sum(bool(each.result.reset) and not each.is_held for each in computed)
+        held = sum(each.is_held for each in computed)
         metrics.is_on = True
         metrics.nodes = {
-            "computed": len(computed) - resets,
+            "computed": len(computed) - resets - held,
             "reset": resets,
             "pending": len(self.publisher.pending),
             "foreign": self.publisher.foreign,
@@ -99,8 +100,6 @@ class BatchResources:
         if not state.is_synced or not self._source.is_synced:
             return Looked(due_ns, ("pods, NodeMetrics and topologies were not listed yet", *self._source.problems))
         config = self._take_config(state)
-        if config is None:
-            return Looked(due_ns, (self._config_problem,))
         nodes = [node for node in state.nodes if isinstance(node, ColocationNode)]
         changed = self.calculations.update(nodes, self._source, config, time.time_ns())
         self._say(changed)
@@ -120,17 +119,16 @@ class BatchResources:
         took_s = (time.monotonic_ns() - now_ns) / NS_PER_S
         return Looked(due_ns, tuple(problems), took_s)
 
-    def _take_config(self, state: ControllerState) -> ColocationConfig | None:
+    def _take_config(self, state: ControllerState) -> KeyInForce:
         data = (state.config_map.data if state.config_map else None) or {}
         text = data.get(COLOCATION_KEY)
         if self._config is None or text != self._text:
             self._text = text
-            try:
-                self._config = colocation_config(text)
-                self._config_problem = ""
-            except ConfigError as error:
-                stays = "the last good one stays in force" if self._config else "no Node is written until it is right"
-                self._config_problem = f"{COLOCATION_KEY} is unusable, {stays}: {error}"
+            self._config = colocation_in_force(text, self._config)
+            held = "no Node is written until it is right, but where it says enable: false"
+            stays = held if self._config.is_held else "the last good one stays in force"
+            problems = (f"{COLOCATION_KEY} is unusable, {stays}: {error}" for error in self._config.errors)
+            self._config_problem = next(problems, "")
         return self._config
 
     def _foreign(self) -> tuple[str, ...]:

@@ -142,6 +142,8 @@ class Publisher:
     # What is to be done for a Node; None: nothing.
     def _work(self, computed: Computed, now_ns: int) -> _Work | None:
         name = computed.node.name
+        if computed.is_held:
+            return None
         reason = self._reason(computed, now_ns)
         if reason:
             self.pending[name] = reason

@@ -16,9 +16,9 @@ import msgspec
 from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import converted, laid_over
 from koordebpf.slo.manager.colocation import ColocationStrategy, NotNegative, Percent, Positive
+from koordebpf.slo.manager.in_force import KeyInForce, key_in_force, selected
 from koordebpf.slo.manager.keys import COLOCATION_KEY
-from koordebpf.slo.manager.render import Entry, chosen, strategy_entries
-from koordebpf.slo.manager.shapes import decode_config
+from koordebpf.slo.manager.render import Decoded, strategy_entries
 from koordebpf.slo.overlay import decode_object
 
 STRATEGY_ANNOTATION: Final = "node.koordinator.sh/colocation-strategy"
@@ -72,66 +72,49 @@ class NodeColocation(msgspec.Struct, frozen=True):
 DEFAULT_COLOCATION: Final = NodeColocation()
 
 
-class ColocationConfig(msgspec.Struct, frozen=True):
-    """colocation-config, decoded once for all nodes: the cluster's strategy, and those for some nodes."""
-
-    cluster: NodeColocation = DEFAULT_COLOCATION
-    entries: tuple[Entry, ...] = ()
-
-
 class Resolved(msgspec.Struct, frozen=True):
     """The strategy of one node, and what was left out of it, in sentences.
 
-    `origins`: field → where its value comes from, of those that are no default.
+    `origins`: field → where its value comes from, of those that are no default. `is_held`: nothing good is known of
+    the node, which keeps what it has.
     """
 
     strategy: NodeColocation
     problems: tuple[str, ...] = ()
     origins: Mapping[str, str] = {}
+    is_held: bool = False
 
 
-def colocation_config(text: str | None) -> ColocationConfig:
-    """Return the decoded key; None, a key that is missing, leaves the defaults, by which colocation is off.
-
-    An entry for some nodes that is unusable is kept with its error: its nodes get the cluster's strategy.
-
-    Raises: ConfigError: not JSON, or a value of the cluster's strategy is not what it must be.
-    """
+def colocation_in_force(text: str | None, last: KeyInForce | None = None) -> KeyInForce:
+    """Return the key after its text became `text`; None, a key that is missing, leaves the defaults, which are off."""
     if text is None:
-        return ColocationConfig()
-    config = decode_config(text, COLOCATION_KEY)
-    cluster = _laid_over(DEFAULT_COLOCATION, config, COLOCATION_KEY)
-
-    def own(entry: Mapping[str, Any], path: str) -> tuple[NodeColocation, tuple[str, ...]]:
-        return _laid_over(cluster, entry, path), tuple(_written(entry))
-
-    return ColocationConfig(cluster, strategy_entries(config, "nodeConfigs", COLOCATION_KEY, own))
+        return KeyInForce(COLOCATION_KEY, "", DEFAULT_COLOCATION)
+    return key_in_force(COLOCATION_KEY, text, last, _decoded)
 
 
 def node_colocation(
-    config: ColocationConfig, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
+    config: KeyInForce, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
 ) -> Resolved:
     """Return the strategy of a node with these labels and annotations."""
-    cluster = config.cluster
-    origins = {
-        name: f"{COLOCATION_KEY}.{name}"
-        for name in NodeColocation.__struct_fields__
-        if getattr(cluster, name) != getattr(DEFAULT_COLOCATION, name)
-    }
-    rendered = chosen(None, config.entries, labels)
-    problems = [str(error) for error in rendered.left_out] if rendered.is_own_left_out else []
-    strategy = cluster
-    if rendered.value is not None:
-        strategy, written = rendered.value
-        origins |= dict.fromkeys(written, f"{COLOCATION_KEY}.nodeConfigs")
+    found = selected(config, labels)
+    is_off = found.off.get("enable") is False
+    strategy = DEFAULT_COLOCATION if found.is_held else found.value
+    if is_off:
+        strategy = msgspec.structs.replace(strategy, enable=False)
+    fate = "colocation is off for the Node" if is_off else "the Node keeps what it has"
+    # The key's own errors are reported once, not for each Node.
+    problems = [f"{each}; {fate}" for each in found.errors if each not in config.errors] if found.is_held else []
+    origins = _origins(config, found.value)
     if annotations and STRATEGY_ANNOTATION in annotations:
         path = f"metadata.annotations[{STRATEGY_ANNOTATION}]"
         try:
             own = decode_object(annotations[STRATEGY_ANNOTATION], path)
+            is_off = own.get("enable") is False or (is_off and own.get("enable") is None)
             strategy = _laid_over(strategy, own, path)
             origins |= dict.fromkeys(_written(own), path)
         except ConfigError as error:
-            problems.append(f"{error}; the annotation is left out")
+            problems.append(f"{error}; the annotation is left out{', but for its enable: false' if is_off else ''}")
+            strategy = msgspec.structs.replace(strategy, enable=strategy.enable and not is_off)
     for label, field in RATIO_LABELS.items():
         if (value := labels.get(label)) is None:
             continue
@@ -141,7 +124,31 @@ def node_colocation(
         strategy = msgspec.structs.replace(strategy, **{field: percent})
         origins[field] = f"metadata.labels[{label}]"
     problems += _policy_problems(strategy)
-    return Resolved(strategy, tuple(problems), origins)
+    return Resolved(strategy, tuple(problems), origins, found.is_held and not is_off)
+
+
+def _decoded(config: Mapping[str, Any], path: str) -> Decoded:
+    cluster = _laid_over(DEFAULT_COLOCATION, config, path)
+
+    def own(entry: Mapping[str, Any], at: str) -> NodeColocation:
+        return _laid_over(cluster, entry, at)
+
+    return cluster, strategy_entries(config, "nodeConfigs", path, own)
+
+
+def _origins(config: KeyInForce, value: NodeColocation | None) -> dict[str, str]:
+    if value is None:
+        return {}
+    cluster = config.cluster
+    origins = {
+        name: f"{COLOCATION_KEY}.{name}"
+        for name in NodeColocation.__struct_fields__
+        if getattr(cluster, name) != getattr(DEFAULT_COLOCATION, name)
+    }
+    entry = next((each for each in config.entries if each.value is value), None)
+    if entry is not None:
+        origins |= dict.fromkeys(_written(entry.written), f"{COLOCATION_KEY}.nodeConfigs")
+    return origins
 
 
 # As Koordinator, which has no other policy than these: any other word is the default.

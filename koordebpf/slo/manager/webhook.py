@@ -15,8 +15,9 @@ from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.slo.manager.colocation import check_colocation
 from koordebpf.slo.manager.keys import COLOCATION_KEY, HOST_APPLICATION_KEY, QOS_KEY, SYSTEM_KEY, THRESHOLD_KEY
 from koordebpf.slo.manager.network_rules import broken_network_rules
-from koordebpf.slo.manager.render import SPEC_FIELDS, STRATEGY_KEYS, render_part, strategies_of
+from koordebpf.slo.manager.render import SPEC_FIELDS, STRATEGY_KEYS, decoded, entries_field, strategies_of
 from koordebpf.slo.manager.shapes import decode_config, unknown_in_config
+from koordebpf.slo.manager.threshold_rules import PAIRS, broken_threshold_rules
 from koordebpf.slo.overlay import entries_of, member
 from koordebpf.slo.selector import selects
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
@@ -24,44 +25,7 @@ from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrateg
 # What they say concerns koord-manager alone; of the last two the webhook too asks only that they are JSON objects.
 OTHER_KEYS = (COLOCATION_KEY, "cpu-normalization-config", "resource-amplification-config")
 _KNOWN_KEYS = (*STRATEGY_KEYS, HOST_APPLICATION_KEY, *OTHER_KEYS)
-# Where each key keeps its entries for some nodes.
-_ENTRIES = {COLOCATION_KEY: "nodeConfigs", HOST_APPLICATION_KEY: "nodeConfigs"}
 _MOST_LABEL_SETS = 1000  # virtual nodes tried for each key; a selector of 4 expressions with 5 values has 625
-
-_PERCENTS = (
-    "cpuSuppressThresholdPercent",
-    "cpuSuppressMinPercent",
-    "memoryEvictThresholdPercent",
-    "memoryEvictLowerPercent",
-    "cpuEvictBESatisfactionUpperPercent",
-    "cpuEvictBESatisfactionLowerPercent",
-    "cpuEvictBEUsageThresholdPercent",
-    "cpuEvictThresholdPercent",
-    "cpuEvictLowerPercent",
-)
-# Field → lowest, highest.
-_RANGES: Mapping[str, tuple[int, int | None]] = {
-    **dict.fromkeys(_PERCENTS, (0, 100)),
-    "memoryAllocatableEvictThresholdPercent": (0, None),
-    "memoryAllocatableEvictLowerPercent": (0, None),
-    "cpuAllocatableEvictThresholdPercent": (0, None),
-    "cpuAllocatableEvictLowerPercent": (0, None),
-    "cpuEvictTimeWindowSeconds": (1, None),
-    "allocatableEvictPriorityThreshold": (0, 7999),
-}
-# The first must be greater than the second.
-_PAIRS = (
-    ("memoryEvictThresholdPercent", "memoryEvictLowerPercent"),
-    ("memoryAllocatableEvictThresholdPercent", "memoryAllocatableEvictLowerPercent"),
-    ("cpuEvictBESatisfactionUpperPercent", "cpuEvictBESatisfactionLowerPercent"),
-    ("cpuEvictThresholdPercent", "cpuEvictLowerPercent"),
-    ("cpuAllocatableEvictThresholdPercent", "cpuAllocatableEvictLowerPercent"),
-)
-_POLICIES = {
-    "cpuSuppressPolicy": ("cpuset", "cfsQuota"),
-    "cpuEvictPolicy": ("evictByRealLimit", "evictByAllocatable"),
-}
-
 
 EMPTY_SELECTOR = "must not be empty"
 
@@ -97,7 +61,7 @@ def check_configmap(
             continue
         try:
             config = decode_config(text, key)
-            left_out = render_part({key: text}, key, {}).left_out if key in SPEC_FIELDS else ()
+            entries = decoded(config, key)[1] if key in SPEC_FIELDS else ()
             if key == COLOCATION_KEY:
                 check_colocation(config, key)
         except ConfigError as error:
@@ -106,7 +70,8 @@ def check_configmap(
             value = None if error.value is NOT_GIVEN else error.value
             problems.append(Problem(word, error.path, value, error.rule))
             continue
-        problems += [Problem("ConfigParamInvalid", each.path, each.value, each.rule) for each in left_out]
+        broken = [error for entry in entries for error in entry.errors]
+        problems += [Problem("ConfigParamInvalid", each.path, each.value, each.rule) for each in broken]
         if strict:
             problems += [
                 Problem("ConfigParamInvalid", each.path, "…", str(each).partition(": ")[2])
@@ -120,30 +85,14 @@ def check_configmap(
     return tuple(problems)
 
 
-def entries_field(key: str) -> str:
-    """Return the field of a key that has its entries for some nodes."""
-    return _ENTRIES.get(key, "nodeStrategies")
-
-
 def strategy_problems(strategy: ResourceThresholdStrategy, path: str) -> Iterator[Problem]:
     """Yield what the webhook says of one merged strategy: ranges, pairs, words."""
-    for name, (lowest, highest) in _RANGES.items():
-        value = getattr(strategy, name)
-        if value is not None and (value < lowest or (highest is not None and value > highest)):
-            rule = f"must be {lowest} or more" if highest is None else f"must be {lowest}…{highest}"
-            yield Problem("ConfigParamInvalid", f"{path}.{name}", value, rule)
-    for name, lower_name in _PAIRS:
-        value, lower = getattr(strategy, name), getattr(strategy, lower_name)
-        if value is not None and lower is not None and value <= lower:
-            yield Problem("ConfigParamInvalid", f"{path}.{name}", value, f"must be greater than {lower_name} ({lower})")
-    for name, known in _POLICIES.items():
-        value = getattr(strategy, name)
-        if value is not None and value not in known:
-            yield Problem("ConfigParamInvalid", f"{path}.{name}", value, f"must be one of {', '.join(known)}")
+    for at, value, rule in broken_threshold_rules(strategy, path):
+        yield Problem("ConfigParamInvalid", at, value, rule)
 
 
 def _lone_problems(written: Mapping[str, Any], path: str) -> Iterator[Problem]:
-    for pair in _PAIRS:
+    for pair in PAIRS:
         there = [name for name in pair if written.get(name) is not None]
         if len(there) == 1:
             missing = pair[1 - pair.index(there[0])]
@@ -178,7 +127,7 @@ def _network_problems(config: Mapping[str, Any], system_text: str | None) -> Ite
 
 def _all_strategies(config: Mapping[str, Any], key: str) -> list[tuple[str, Any, Mapping[str, Any] | None]]:
     cluster, entries = strategies_of(config, key)
-    usable = [(entry.path, entry.value, entry.selector) for entry in entries if entry.error is None]
+    usable = [(entry.path, entry.value, entry.selector) for entry in entries if not entry.errors]
     return [(f"{key}.clusterStrategy", cluster, None), *usable]
 
 

@@ -205,6 +205,22 @@ def test_fields_of_the_frame_that_nothing_reads_are_named_and_with_strict_refuse
     assert "evicting spark/exec-2" in strict.stdout
 
 
+@pytest.mark.parametrize("percent", [50, "50", 700])
+def test_a_node_that_the_configmap_switches_off_evicts_no_pod_whatever_else_its_entry_says(percent, tmp_path):
+    recorded = json.loads(Path(HOG).read_bytes())
+    del recorded["nodeSLO"]
+    every = {"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}
+    entry = {"nodeSelector": every, "enable": False, "memoryEvictThresholdPercent": percent}
+    config = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 70}, "nodeStrategies": [entry]}
+    recorded["sloControllerConfig"] = {"resource-threshold-config": json.dumps(config)}
+    path = tmp_path / "off.json"
+    path.write_text(json.dumps(recorded))
+    done = CliRunner().invoke(plan, [str(path)], catch_exceptions=False)
+    assert "resourceUsedThresholdWithBE.enable is false" in done.stdout
+    assert ("nodeStrategies[0].memoryEvictThresholdPercent" in done.stderr) is (percent != 50)
+    assert ("the node is off" in done.stderr) is (percent != 50)
+
+
 def test_a_misspelt_command_is_answered_with_the_nearest_one():
     done = CliRunner().invoke(_group, ["plna"])
     assert done.exit_code == 2

@@ -90,10 +90,27 @@ def test_render_warns_of_what_does_not_mean_what_it_says(files: tuple[str, str])
     text = CONFIGMAP.replace("90", "180").replace('"enable": true', '"enabel": true')
     Path(configmap).write_text(text)
     done = CliRunner().invoke(slo, ["render", "--node", node, configmap], catch_exceptions=False)
-    assert json.loads(done.stdout)["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 180
-    assert "memoryEvictThresholdPercent: 180: must be 0…100" in done.stderr
+    assert json.loads(done.stdout)["resourceUsedThresholdWithBE"]["enable"] is False
+    assert "memoryEvictThresholdPercent: 180: must be 0…100; the node is off" in done.stderr
     assert "did you mean enable?" in done.stderr
     Path(configmap).write_text(CONFIGMAP.replace("90", '"90"'))
     done = CliRunner().invoke(slo, ["render", "--node", node, configmap], catch_exceptions=False)
     assert json.loads(done.stdout)["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 70
     assert "nodeStrategies[0].memoryEvictThresholdPercent: '90'" in done.stderr
+
+
+def test_render_leaves_what_the_node_has_where_its_entry_is_unusable(files: tuple[str, str], tmp_path: Path) -> None:
+    configmap, node = files
+    Path(configmap).write_text(CONFIGMAP.replace("90", '"90"'))
+    nodeslo = tmp_path / "nodeslo.json"
+    spec = {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 88}}
+    nodeslo.write_text(json.dumps({"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeSLO", "spec": spec}))
+    arguments = ["render", "--node", node, "--nodeslo", str(nodeslo), configmap]
+    done = CliRunner().invoke(slo, arguments, catch_exceptions=False)
+    assert json.loads(done.stdout)["resourceUsedThresholdWithBE"] == spec["resourceUsedThresholdWithBE"]
+    assert "memoryEvictThresholdPercent: '90': must be an integer 0…100; the node keeps what it had" in done.stderr
+    Path(configmap).write_text(CONFIGMAP.replace("true", "1"))
+    with pytest.raises(ConfigError, match="must be true or false"):
+        CliRunner().invoke(slo, arguments, catch_exceptions=False)
+    with pytest.raises(ConfigError, match="must hold a NodeSLO"):
+        CliRunner().invoke(slo, ["render", "--node", node, "--nodeslo", node, configmap], catch_exceptions=False)

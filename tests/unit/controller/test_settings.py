@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from koordebpf.controller.settings import Settings, settings_of
-from koordebpf.slo.manager.render import SPEC_FIELDS, render_spec
+from koordebpf.slo.manager.in_force import spec_in_force
+from koordebpf.slo.manager.render import SPEC_FIELDS
 from koordebpf.slo.spec import NodeSLOSpec
 
 THRESHOLD = "resource-threshold-config"
@@ -23,7 +24,8 @@ def config(**cluster: Any) -> str:
 
 def test_good_keys_are_in_force() -> None:
     settings = settings_of({THRESHOLD: GOOD, BURST: config(policy="auto")}, None)
-    assert settings == Settings({THRESHOLD: GOOD, BURST: config(policy="auto")})
+    assert settings.data == {THRESHOLD: GOOD, BURST: config(policy="auto")}
+    assert settings.stale == settings.held == frozenset()
 
 
 def test_each_field_is_one_of_the_spec() -> None:
@@ -56,7 +58,7 @@ class TestUnusable:
         second = settings_of({THRESHOLD: text}, first)
         third = settings_of({THRESHOLD: text, BURST: "{}"}, second)
         assert third.data[THRESHOLD] == GOOD
-        assert settings_of({THRESHOLD: BETTER}, third) == Settings({THRESHOLD: BETTER})
+        assert settings_of({THRESHOLD: BETTER}, third) == settings_of({THRESHOLD: BETTER}, None)
 
     def test_without_a_good_one_it_is_held(self, text: str, reason: str) -> None:
         settings = settings_of({THRESHOLD: text}, None)
@@ -97,8 +99,9 @@ def entries(*entries: Any) -> dict[str, str]:
     return {THRESHOLD: json.dumps({"clusterStrategy": {"enable": True}, "nodeStrategies": list(entries)})}
 
 
-def percent(settings: Settings, pool: str) -> Any:
-    part = render_spec(settings.data, {"pool": pool})["resourceUsedThresholdWithBE"]
+def percent(settings: Settings, pool: str, has: Any = None) -> Any:
+    field = "resourceUsedThresholdWithBE"
+    part = spec_in_force(settings.keys, {"pool": pool}, has={field: has} if has else None)[field]
     return part["enable"], part["memoryEvictThresholdPercent"]
 
 
@@ -108,14 +111,20 @@ def for_pool(pool: str, percent: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("bad", [180, "80", -1])
 class TestUnusableEntry:
-    def test_with_nothing_earlier_it_is_left_out_and_the_others_apply(self, bad: Any) -> None:
+    def test_with_nothing_earlier_its_nodes_keep_what_they_have_and_the_others_apply(self, bad: Any) -> None:
         settings = settings_of(entries(for_pool("a", bad), for_pool("b", 90)), None)
         assert settings.held == settings.stale == frozenset()
         assert [problem.path for problem in settings.problems] == [
             f"{THRESHOLD}.nodeStrategies[0].memoryEvictThresholdPercent"
         ]
-        assert percent(settings, "a") == (True, 70)
+        assert percent(settings, "a") == (False, 70)
+        assert percent(settings, "a", {"enable": True, "memoryEvictThresholdPercent": 60}) == (True, 60)
         assert percent(settings, "b") == (True, 90)
+        assert settings.fates == {
+            THRESHOLD: (
+                f"{THRESHOLD}.nodeStrategies[0] (a) is unusable: its nodes keep what they have, and new ones are off",
+            )
+        }
 
     def test_it_stays_as_the_last_good_text_has_it(self, bad: Any) -> None:
         last = settings_of(entries(for_pool("a", 80), for_pool("b", 85)), None)
@@ -125,6 +134,48 @@ class TestUnusableEntry:
         again = settings_of(entries(for_pool("a", bad), for_pool("b", 95)), settings)
         assert percent(again, "a") == (True, 80)
         assert percent(again, "b") == (True, 95)
+        assert again.fates == {
+            THRESHOLD: (f"{THRESHOLD}.nodeStrategies[0] (a) is unusable: its last good value stays in force",)
+        }
+
+    def test_it_has_the_last_good_values_on_the_nodes_that_it_selects_now(self, bad: Any) -> None:
+        last = settings_of(entries(for_pool("a", 80)), None)
+        moved = {**for_pool("a", bad), "nodeSelector": {"matchLabels": {"pool": "c"}}}
+        settings = settings_of(entries(moved), last)
+        assert percent(settings, "a") == (True, 70)
+        assert percent(settings, "c") == (True, 80)
+
+
+def test_a_lower_mark_that_an_entry_inherits_leaves_it_in_force() -> None:
+    cluster = {"enable": True, "memoryEvictLowerPercent": 60}
+    text = json.dumps({"clusterStrategy": cluster, "nodeStrategies": [{**for_pool("a", 50), "enable": False}]})
+    settings = settings_of({THRESHOLD: text}, None)
+    assert percent(settings, "a") == (False, 50)
+    assert settings.data == {THRESHOLD: text}
+    (fate,) = settings.fates[THRESHOLD]
+    assert fate == (
+        f"{THRESHOLD}.nodeStrategies[0] (a): memoryEvictThresholdPercent must be greater than memoryEvictLowerPercent"
+        " (60), of which it inherits one: it is in force, and agents skip what the two are for"
+    )
+
+
+def test_a_selector_that_cannot_be_read_turns_no_node_on() -> None:
+    odd = {"name": "gpu", "nodeSelector": {"matchLabels": {"gpu": True}}, "enable": False}
+    settings = settings_of(entries(odd), None)
+    for labels, enable in (({"gpu": "true"}, False), ({"pool": "a"}, True)):
+        assert spec_in_force(settings.keys, labels)["resourceUsedThresholdWithBE"]["enable"] is enable
+    on = {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 60}}
+    assert (
+        spec_in_force(settings.keys, {"gpu": "true"}, has=on)["resourceUsedThresholdWithBE"]
+        == on["resourceUsedThresholdWithBE"]
+    )
+
+
+def test_what_nothing_reads_does_not_get_into_an_object() -> None:
+    entry = {**for_pool("a", "50"), "enable": False, "later": {"enable": False}}
+    part = spec_in_force(settings_of(entries(entry), None).keys, {"pool": "a"})["resourceUsedThresholdWithBE"]
+    assert part["enable"] is False
+    assert "later" not in part
 
 
 def test_a_selector_that_is_none_is_its_entrys_problem_alone() -> None:

@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from koordebpf.errors import ConfigError
 from koordebpf.slo.manager.node_colocation import (
     DEFAULT_COLOCATION,
     STRATEGY_ANNOTATION,
     Resolved,
-    colocation_config,
+    colocation_in_force,
     node_colocation,
 )
 
@@ -20,7 +19,7 @@ def resolved(config: object = None, labels: dict | None = None, annotation: obje
     written = annotation if isinstance(annotation, str) else json.dumps(annotation)
     annotations = {} if annotation is None else {STRATEGY_ANNOTATION: written}
     text = None if config is None else json.dumps(config)
-    return node_colocation(colocation_config(text), labels or {}, annotations)
+    return node_colocation(colocation_in_force(text), labels or {}, annotations)
 
 
 def test_without_the_key_colocation_is_off() -> None:
@@ -79,25 +78,41 @@ def test_ratios_are_cut_to_whole_percents() -> None:
     "annotation",
     ["{", "[]", '"x"', {"cpuReclaimThresholdPercent": "10"}, {"degradeTimeMinutes": 0}, {"resourceDiffThreshold": 2}],
 )
-def test_an_unusable_annotation_is_left_out_whole_and_named(annotation: object) -> None:
-    given = annotation if isinstance(annotation, str) else {"enable": False, **annotation}
+def test_an_unusable_annotation_is_left_out_and_named_but_for_what_it_switches_off(annotation: object) -> None:
+    given = annotation if isinstance(annotation, str) else {"cpuReclaimThresholdPercent": 10, **annotation}
     found = resolved({"enable": True}, {}, given)
-    assert found.strategy.enable
+    assert found.strategy == resolved({"enable": True}).strategy
+    if not isinstance(annotation, str):
+        assert not resolved({"enable": True}, {}, {"enable": False, **annotation}).strategy.enable
     assert any(STRATEGY_ANNOTATION in problem for problem in found.problems)
 
 
-def test_an_unusable_entry_leaves_its_nodes_the_clusters_strategy() -> None:
+def test_the_node_of_an_unusable_entry_keeps_what_it_has_and_one_that_is_off_is_off() -> None:
     entry = {"nodeSelector": {"matchLabels": {"pool": "a"}}, "degradeTimeMinutes": -1}
     config = {"enable": True, "nodeConfigs": [entry]}
     found = resolved(config, {"pool": "a"})
-    assert found.strategy.degradeTimeMinutes == 15
-    assert "nodeConfigs[0].degradeTimeMinutes" in found.problems[0]
+    assert found.is_held
+    assert found.problems == (
+        "colocation-config.nodeConfigs[0].degradeTimeMinutes: -1: must be an integer >= 1; the Node keeps what it has",
+    )
     assert resolved(config, {"pool": "b"}).problems == ()
+    off = resolved({"enable": True, "nodeConfigs": [{**entry, "enable": False}]}, {"pool": "a"})
+    assert (off.is_held, off.strategy.enable) == (False, False)
+    assert off.problems[0].endswith("colocation is off for the Node")
 
 
-def test_an_unusable_cluster_strategy_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"colocation-config\.midCPUThresholdPercent"):
-        colocation_config('{"midCPUThresholdPercent": 101}')
+def test_the_last_good_entry_stays_in_force() -> None:
+    entry = {"nodeSelector": {"matchLabels": {"pool": "a"}}, "degradeTimeMinutes": 7}
+    good = colocation_in_force(json.dumps({"enable": True, "nodeConfigs": [entry]}))
+    bad = {"enable": True, "nodeConfigs": [{**entry, "degradeTimeMinutes": 0}], "midUnallocatedPercent": 5}
+    found = node_colocation(colocation_in_force(json.dumps(bad), good), {"pool": "a"}).strategy
+    assert (found.enable, found.degradeTimeMinutes, found.midUnallocatedPercent) == (True, 7, 5)
+
+
+def test_an_unusable_cluster_strategy_leaves_every_node_as_it_is() -> None:
+    config = colocation_in_force('{"midCPUThresholdPercent": 101}')
+    assert [error.path for error in config.errors] == ["colocation-config.midCPUThresholdPercent"]
+    assert node_colocation(config, {}).is_held
 
 
 def test_a_policy_that_is_none_counts_as_usage_and_is_named() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.manager.render import STRATEGY_KEYS, render_part, render_spec
+from koordebpf.slo.manager.in_force import keys_in_force, render_spec
+from koordebpf.slo.manager.render import STRATEGY_KEYS
 from koordebpf.slo.manager.shapes import unknown_in_config
 from koordebpf.slo.manager.webhook import check_configmap
 from koordebpf.slo.spec import parse_spec
@@ -107,7 +108,8 @@ def test_what_is_rendered_is_what_a_node_reads() -> None:
 
 @pytest.mark.parametrize("key", STRATEGY_KEYS)
 def test_an_entry_for_other_nodes_is_checked_too(key: str) -> None:
-    (left_out,) = render_part({key: json.dumps({"nodeStrategies": [{"nodeSelector": []}]})}, key, {}).left_out
+    (entry,) = keys_in_force({key: json.dumps({"nodeStrategies": [{"nodeSelector": []}]})})[key].entries
+    (left_out,) = entry.errors
     assert left_out.path == f"{key}.nodeStrategies[0].nodeSelector"
     with pytest.raises(ConfigError, match="must be JSON"):
         render_spec({key: "{"}, {})

@@ -6,9 +6,9 @@ import pytest
 
 from koordebpf.errors import ConfigError
 from koordebpf.slo.manager.keys import THRESHOLD_KEY
-from koordebpf.slo.manager.render import render_part, strategy_of_configmap
 from koordebpf.slo.nodeslo import parse_nodeslo, strategy_for
 from koordebpf.slo.overlay import DEFAULT_STRATEGY
+from koordebpf.slo.spec import spec_of_configmap, strategy_of_configmap
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent, memory_evict_problem
 
@@ -182,7 +182,7 @@ def test_a_wrong_configmap_names_its_place(config, path):
     ],
 )
 def test_an_entry_that_is_left_out_names_its_place(entries, path):
-    (error,) = render_part(_configmap(nodeStrategies=entries), THRESHOLD_KEY, {}).left_out
+    (error,) = spec_of_configmap(_configmap(nodeStrategies=entries), {})[2]
     assert error.path == f"{THRESHOLD_KEY}.nodeStrategies{path}"
 
 

@@ -1,0 +1,284 @@
+"""What of slo-controller-config is in force on a node: the one way from the ConfigMap to a spec. Pure.
+
+Agents, the controller, `slo render` and `plan` all go through here. An entry that is unusable stays as it was last
+good; else its nodes keep what they have; else they are off. What the newest text switches off is off, whatever else is
+wrong with it: an error never turns a node on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from koordebpf.errors import ConfigError
+from koordebpf.quantity import quantity_bytes
+from koordebpf.slo.convert import converted, laid_over
+from koordebpf.slo.manager.keys import HOST_APPLICATION_KEY, SYSTEM_KEY
+from koordebpf.slo.manager.render import (
+    SPEC_FIELDS,
+    STRATEGY_KEYS,
+    Decoded,
+    Entry,
+    broken_rules,
+    decoded,
+    default_of,
+    entries_field,
+)
+from koordebpf.slo.manager.shapes import decode_config
+from koordebpf.slo.overlay import member
+from koordebpf.slo.selector import selects
+
+BANDWIDTH_ANNOTATION: Final = "node.koordinator.sh/network-bandwidth"
+_OFF: Final[Mapping[str, Any]] = {"enable": False, "policy": "none"}  # each switch, and its value that is off
+
+
+class KeyInForce(msgspec.Struct, frozen=True):
+    """One key of the ConfigMap.
+
+    Attributes:
+        text: what is in force, with last good entries in place of unusable ones; None: no good text is known.
+        cluster: the value of nodes that no entry selects.
+        entries: in their order; those with errors have no good one: their nodes keep what they have.
+        errors: why the key as a whole is unusable; `text` is the last good one then.
+        is_unparsed: they are of JSON or types, not of a range.
+        newest: the newest text, decoded, where it is not in force as it is; None: it is, or it is no JSON.
+        fates: what became of each unusable entry, in sentences.
+    """
+
+    key: str
+    text: str | None = None
+    cluster: Any = None
+    entries: tuple[Entry, ...] = ()
+    errors: tuple[ConfigError, ...] = ()
+    is_unparsed: bool = False
+    newest: Mapping[str, Any] | None = None
+    fates: tuple[str, ...] = ()
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether no good text is known: every node keeps what it has."""
+        return self.text is None
+
+
+class Selected(msgspec.Struct, frozen=True):
+    """What a key says of one node.
+
+    Attributes:
+        value: None where the node keeps what it has.
+        errors: of its own entry, or of the whole key.
+        off: what the newest text switches off, to be laid over whatever is in force.
+    """
+
+    value: Any = None
+    is_held: bool = False
+    errors: tuple[ConfigError, ...] = ()
+    off: Mapping[str, Any] = {}
+
+
+def key_in_force(
+    key: str, text: str, last: KeyInForce | None = None, decode: Callable[[Mapping[str, Any], str], Decoded] = decoded
+) -> KeyInForce:
+    """Return the key after its text became `text`.
+
+    Unusable is what cannot be parsed, and what holds a value outside its range or a pair that contradicts itself:
+    Koordinator's manager hands the latter on and the agents skip the feature, which a typing error would switch off. A
+    pair of which one is inherited makes nothing unusable.
+    """
+    config: dict[str, Any] | None = None
+    known, is_unparsed = last or KeyInForce(key), False
+    try:
+        config = decode_config(text, key)
+        cluster, entries = decode(config, key)
+        errors = broken_rules(_cluster_of(config, key), key, f"{key}.clusterStrategy")
+    except ConfigError as error:
+        errors, is_unparsed = (error,), True
+    if config is None or errors:
+        newest = known.newest if config is None else config
+        return msgspec.structs.replace(known, errors=errors, is_unparsed=is_unparsed, newest=newest, fates=())
+    inherited = _inherited_problems(entries, key)
+    if not any(entry.errors for entry in entries):
+        return KeyInForce(key, text, cluster, entries, fates=inherited)
+    repaired, fates = _with_good_entries(config, entries, known)
+    if repaired != config:
+        text = msgspec.json.encode(repaired).decode()
+        cluster, entries = decode(repaired, key)
+    return KeyInForce(key, text, cluster, entries, newest=config, fates=(*fates, *inherited))
+
+
+def selected(of: KeyInForce, labels: Mapping[str, str]) -> Selected:
+    """Return what a key says of a node with these labels: the first entry that selects it counts, else the cluster."""
+    off = {} if of.newest is None else _switched_off(_written_for(of.newest, labels, of.key))
+    if of.is_held:
+        return Selected(None, True, of.errors, off)
+    for entry in of.entries:
+        if not _is_for(entry, labels):
+            continue
+        return Selected(entry.value, bool(entry.errors), (*of.errors, *entry.errors), off)
+    return Selected(of.cluster, False, of.errors, off)
+
+
+def part_in_force(
+    of: KeyInForce | None, key: str, labels: Mapping[str, str], annotations: Mapping[str, str] | None, has: Any = None
+) -> Any:
+    """Return the part of a spec that a key of `SPEC_FIELDS` makes, as it stands in the object; None: there is none.
+
+    `of` None: the ConfigMap has no such key. `has` is what the node's object has there, which stays where nothing good
+    is known; None: nothing.
+    """
+    found = selected(of, labels) if of is not None else Selected(default_of(key))
+    off = _known(found.off, key)
+    if found.is_held and has is not None:
+        return laid_over(has, off) if isinstance(has, dict) else has
+    part = msgspec.to_builtins(default_of(key) if found.is_held else found.value)
+    if key == HOST_APPLICATION_KEY:
+        return list(part) or None
+    if key == SYSTEM_KEY and (bandwidth := (annotations or {}).get(BANDWIDTH_ANNOTATION)) is not None:
+        part = part if bandwidth_problem(annotations) else {**part, "totalNetworkBandwidth": bandwidth}
+    return laid_over(part, off)
+
+
+def bandwidth_problem(annotations: Mapping[str, str] | None) -> ConfigError | None:
+    """Return what is wrong with the node's own bandwidth."""
+    if (bandwidth := (annotations or {}).get(BANDWIDTH_ANNOTATION)) is None:
+        return None
+    try:
+        quantity_bytes(bandwidth, f"metadata.annotations[{BANDWIDTH_ANNOTATION}]")
+    except ConfigError as error:
+        return error
+    return None
+
+
+def spec_in_force(
+    keys: Mapping[str, KeyInForce],
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+    has: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the NodeSLO spec of a node with these labels and annotations, as it stands in the object.
+
+    For each key: defaults, then clusterStrategy, then the first of nodeStrategies whose selector matches. A key that is
+    missing leaves the defaults. `has` is the spec that the node's object has.
+    """
+    parts = {
+        field: part_in_force(keys.get(key), key, labels, annotations, (has or {}).get(field))
+        for key, field in SPEC_FIELDS.items()
+    }
+    return {field: part for field, part in parts.items() if part is not None}
+
+
+def render_spec(
+    data: Mapping[str, str],
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+    has: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return `spec_in_force` of a ConfigMap of which no earlier text is known.
+
+    Raises: ConfigError: a key as a whole is unusable, and the controller would leave what there is.
+    """
+    keys = keys_in_force(data)
+    for error in (each for of in keys.values() for each in of.errors):
+        raise error
+    return spec_in_force(keys, labels, annotations, has)
+
+
+def keys_in_force(data: Mapping[str, str], last: Mapping[str, KeyInForce] | None = None) -> dict[str, KeyInForce]:
+    """Return every key of `SPEC_FIELDS` that the ConfigMap has. Each stands for itself, as in Koordinator."""
+    return {key: key_in_force(key, data[key], (last or {}).get(key)) for key in SPEC_FIELDS if key in data}
+
+
+# Of the switches those that the key's type has: what nothing reads does not get into an object.
+def _known(off: Mapping[str, Any], key: str) -> dict[str, Any]:
+    if not off or key not in STRATEGY_KEYS:
+        return {}
+    known: dict[str, Any] = msgspec.to_builtins(converted(off, type(default_of(key)), key))
+    return known
+
+
+# The last good of each unusable entry in its place, for the nodes that the newest selects where that can be read.
+def _with_good_entries(
+    config: Mapping[str, Any], entries: Sequence[Entry], last: KeyInForce
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    known = [entry.written for entry in last.entries if not entry.errors]
+    kept, fates = [], []
+    for entry in entries:
+        good = _last_good(entry.written, known) if entry.errors else None
+        if not entry.errors:
+            kept.append(entry.written)
+        elif good is None:
+            kept.append(entry.written)
+            fates.append(f"{entry} is unusable: its nodes keep what they have, and new ones are off")
+        else:
+            of_nodes = {"nodeSelector": entry.selector} if entry.selector is not None else {}
+            off = _switched_off(laid_over(_cluster_of(config, last.key), entry.written))
+            kept.append(laid_over({**good, **of_nodes}, off))
+            fates.append(f"{entry} is unusable: its last good value stays in force")
+    return {**config, entries_field(last.key): kept}, tuple(fates)
+
+
+def _inherited_problems(entries: Sequence[Entry], key: str) -> tuple[str, ...]:
+    return tuple(
+        f"{entry}: {error.path.removeprefix(entry.path).lstrip('.') or 'together'} {error.rule}, of which it inherits"
+        " one: it is in force, and agents skip what the two are for"
+        for entry in entries
+        if not entry.errors and key in STRATEGY_KEYS
+        for error in broken_rules(msgspec.to_builtins(entry.value), key, entry.path)
+    )
+
+
+# By name and selector, else by one of them that no other has.
+def _last_good(entry: Any, known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    if not isinstance(entry, dict):
+        return None
+    marks = {mark: entry.get(mark) for mark in ("name", "nodeSelector") if entry.get(mark)}
+    for wanted in (marks, *({mark: value} for mark, value in marks.items())):
+        alike = [each for each in known if all(each.get(mark) == value for mark, value in wanted.items())]
+        if wanted and len(alike) == 1:
+            return alike[0]
+    return None
+
+
+# An entry that switches off nodes which cannot be read may mean this one too.
+def _is_for(entry: Entry, labels: Mapping[str, str]) -> bool:
+    if entry.is_selector_usable:
+        return selects(entry.selector, labels, f"{entry.path}.nodeSelector")
+    if not isinstance(entry.written, dict) or not _switched_off(entry.written):
+        return False
+    selector = entry.written.get("nodeSelector")
+    wanted = selector.get("matchLabels") if isinstance(selector, dict) else None
+    if not isinstance(wanted, dict):
+        return True
+    return all(labels.get(key) == value if isinstance(value, str) else key in labels for key, value in wanted.items())
+
+
+# What the text says of a node, the cluster's and its entry's, right or wrong.
+def _written_for(config: Mapping[str, Any], labels: Mapping[str, str], key: str) -> dict[str, Any]:
+    cluster, entries = _cluster_of(config, key), config.get(entries_field(key))
+    for entry in entries if isinstance(entries, list) else ():
+        try:
+            if isinstance(entry, dict) and selects(member(entry, "nodeSelector", key), labels, key):
+                return laid_over(cluster, entry)
+        except ConfigError:
+            continue
+    return cluster
+
+
+# Elsewhere than in the keys of strategies the cluster's is the object itself.
+def _cluster_of(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    if key not in STRATEGY_KEYS:
+        return {name: value for name, value in config.items() if name != entries_field(key)}
+    cluster = config.get("clusterStrategy")
+    return cluster if isinstance(cluster, dict) else {}
+
+
+# Every switch that is off, in the objects that it stands in.
+def _switched_off(written: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in written.items():
+        if _OFF.get(name) == value and isinstance(value, bool | str):
+            found[name] = value
+        elif isinstance(value, dict) and (below := _switched_off(value)):
+            found[name] = below
+    return found

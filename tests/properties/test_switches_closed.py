@@ -1,0 +1,177 @@
+"""What slo-controller-config switches off is off: whatever else is wrong, for every reader, restarted or not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordebpf.collect.spec_in_force import SpecInForce
+from koordebpf.controller.desired import desired_nodeslo
+from koordebpf.controller.settings import Settings, settings_of
+from koordebpf.errors import ConfigError
+from koordebpf.kube.cache.objects import ClusterState, Node, ObjectMeta
+from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta
+from koordebpf.slo.manager.in_force import KeyInForce, render_spec
+from koordebpf.slo.manager.keys import THRESHOLD_KEY
+from koordebpf.slo.manager.node_colocation import colocation_in_force, node_colocation
+from koordebpf.state.build import strategy_of_frame
+from tests.support.values.builders import frame
+
+FIELD = "resourceUsedThresholdWithBE"
+LABELS = {"pool": "off"}
+NODE = NodeMeta("n1", "uid-n1", LABELS)
+SELECTOR = {"matchLabels": LABELS}
+
+odd = st.sampled_from(["50", 700, -1, 5.5, True, [], {}, "cpuset", 60, 50, 40, None])
+threshold_fields = st.dictionaries(
+    st.sampled_from(
+        [
+            "memoryEvictThresholdPercent",
+            "memoryEvictLowerPercent",
+            "cpuSuppressPolicy",
+            "cpuEvictThresholdPercent",
+            "cpuEvictLowerPercent",
+            "cpuEvictTimeWindowSeconds",
+            "allocatableEvictPriorityThreshold",
+            "unknownField",
+        ]
+    ),
+    odd,
+    max_size=4,
+)
+colocation_fields = st.dictionaries(
+    st.sampled_from(["degradeTimeMinutes", "cpuReclaimThresholdPercent", "resourceDiffThreshold", "midReclaimMode"]),
+    odd,
+    max_size=3,
+)
+names = st.sampled_from([{}, {"name": "off"}, {"name": "other"}])
+other_entries = st.lists(
+    st.sampled_from(
+        [
+            {"name": "x", "nodeSelector": {"matchLabels": {"pool": "x"}}, "enable": True, "cpuEvictLowerPercent": "1"},
+            {"nodeSelector": {"matchLabels": {"pool": "x"}}, "enable": False},
+            {"name": "y", "nodeSelector": "all", "enable": True},
+            7,
+        ]
+    ),
+    max_size=2,
+)
+
+
+def entry(fields: st.SearchStrategy[dict[str, Any]], *enable: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.builds(
+        lambda name, more, on: {**name, "nodeSelector": SELECTOR, **more, "enable": on},
+        names,
+        fields,
+        st.sampled_from(enable),
+    )
+
+
+def threshold(own: st.SearchStrategy[Any]) -> st.SearchStrategy[str]:
+    return st.builds(
+        lambda cluster, others, one: json.dumps(
+            {"clusterStrategy": {"enable": True, **cluster}, "nodeStrategies": [*others, one]}
+        ),
+        threshold_fields,
+        other_entries,
+        own,
+    )
+
+
+def colocation(own: st.SearchStrategy[Any]) -> st.SearchStrategy[str]:
+    return st.builds(
+        lambda cluster, others, one: json.dumps({"enable": True, **cluster, "nodeConfigs": [*others, one]}),
+        colocation_fields,
+        other_entries,
+        own,
+    )
+
+
+junk = st.sampled_from(["{", "[]", "", '{"clusterStrategy": 1}'])
+any_threshold = st.one_of(junk, threshold(entry(threshold_fields, True, False, None, "false")))
+any_colocation = st.one_of(junk, colocation(entry(colocation_fields, True, False, None, "false")))
+off_threshold = threshold(entry(threshold_fields, False))
+off_colocation = colocation(entry(colocation_fields, False))
+ON: dict[str, Any] = {FIELD: {"enable": True, "memoryEvictThresholdPercent": 60}}
+
+
+def is_on(spec: Any) -> bool:
+    return bool(spec[FIELD].get("enable"))
+
+
+@given(st.lists(any_threshold, max_size=3), off_threshold, st.lists(junk, max_size=2), st.booleans(), st.booleans())
+def test_a_controller_turns_no_node_on(
+    before: list[str], off: str, after: list[str], restarts: bool, was_on: bool
+) -> None:
+    last: Settings | None = None
+    current = NodeSLO(NodeSLOMeta("n1"), ON) if was_on else None
+    for text in before:
+        last = settings_of({THRESHOLD_KEY: text}, last)
+        current = desired_nodeslo(NODE, current, last)
+    for text in (off, *after):
+        last = settings_of({THRESHOLD_KEY: text}, None if restarts else last)
+        current = desired_nodeslo(NODE, current, last)
+        assert not is_on(current.spec)
+        assert not is_on(desired_nodeslo(NODE, None, last).spec)
+
+
+@given(st.lists(any_threshold, max_size=3), off_threshold, st.lists(junk, max_size=2))
+def test_an_agent_turns_no_node_on(before: list[str], off: str, after: list[str]) -> None:
+    running, node = SpecInForce(), Node(metadata=ObjectMeta(name="n1", labels=LABELS))
+    for text in before:
+        running.learn(ClusterState(1, 1, node=node, slo_controller_config={THRESHOLD_KEY: text}), keeps_deleted=False)
+    for text in (off, *after):
+        state = ClusterState(1, 1, node=node, slo_controller_config={THRESHOLD_KEY: text})
+        started = SpecInForce()
+        for each in (running, started):
+            each.learn(state, keeps_deleted=False)
+            assert each.spec is not None
+            assert not each.spec.resourceUsedThresholdWithBE.enable
+
+
+@given(off_threshold, st.booleans())
+def test_render_and_plan_turn_no_node_on_and_render_says_what_a_controller_writes(off: str, was_on: bool) -> None:
+    data = {THRESHOLD_KEY: off}
+    node = Node(metadata=ObjectMeta(name="n1", labels=LABELS))
+    of = msgspec.structs.replace(frame([]), node=node, sloControllerConfig=data, nodeSLO=msgspec.UNSET)
+    of = msgspec.structs.replace(of, strategyInForce=msgspec.UNSET)
+    with contextlib.suppress(ConfigError):
+        strategy = strategy_of_frame(of)
+        assert strategy is not None
+        assert not strategy.enable
+    has = ON if was_on else None
+    with contextlib.suppress(ConfigError):
+        rendered = render_spec(data, LABELS, has=has)
+        assert not is_on(rendered)
+        current = NodeSLO(NodeSLOMeta("n1"), has) if has else None
+        written = desired_nodeslo(NODE, current, settings_of(data, None)).spec
+        assert json.loads(msgspec.json.encode(rendered)) == written
+
+
+@given(st.lists(any_colocation, max_size=3), off_colocation, st.lists(junk, max_size=2), st.booleans())
+def test_colocation_is_off_where_its_entry_says_so(
+    before: list[str], off: str, after: list[str], restarts: bool
+) -> None:
+    last: KeyInForce | None = None
+    for text in before:
+        last = colocation_in_force(text, last)
+    last = colocation_in_force(off, None if restarts else last)
+    found = node_colocation(last, LABELS)
+    assert not found.strategy.enable
+    assert not found.is_held
+    for text in after:
+        last = colocation_in_force(text, None if restarts else last)
+        assert not node_colocation(last, LABELS).strategy.enable
+
+
+@given(st.sampled_from([True, False]), colocation_fields)
+def test_colocation_is_off_where_the_nodes_annotation_says_so(is_on: bool, fields: dict[str, Any]) -> None:
+    config = colocation_in_force(json.dumps({"enable": is_on}))
+    annotation = json.dumps({**fields, "enable": False})
+    found = node_colocation(config, LABELS, {"node.koordinator.sh/colocation-strategy": annotation})
+    assert not found.strategy.enable
