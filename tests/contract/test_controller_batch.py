@@ -95,6 +95,35 @@ class TestNode:
         rig.until(lambda: allocatable(store, "n1")[BATCH_CPU] == 25_000, "the large change")
         assert len(patches(store)) == count + 2
 
+    def test_the_sums_before_third_parties_are_written_although_nothing_is_left(
+        self, store: Store, open_rig: Open
+    ) -> None:
+        """They stand in an annotation beside the amounts."""
+        taken = {BATCH_CPU: "90000", BATCH_MEMORY: "400Gi"}
+        parties = {"allocations": [{"name": "yarn", "priority": "koord-batch", "resources": taken}]}
+        annotations = {"node.koordinator.sh/thirdPartyAllocations": json.dumps(parties)}
+        store.put(NODES, big_node("n1", annotations=annotations))
+
+        def origin() -> Any:
+            written_ = store.objects[NODES]["n1"]["metadata"]["annotations"]
+            text = written_.get("node.koordinator.sh/originExtendedAllocatable")
+            return json.loads(text)["resources"][BATCH_CPU] if text else None
+
+        rig = open_rig()
+        rig.until(lambda: origin() == "43000", "the sum")
+        assert allocatable(store, "n1")[BATCH_CPU] == 0
+        store.put(
+            NODEMETRICS, report("n1", ("5", "20Gi"), ("a", "50", "30Gi"), reclaimable=("3", "4Gi"), node=("1", "1"))
+        )
+        rig.until(lambda: origin() == "5000", "the new sum")
+        count = len(patches(store))
+        rig.close()
+        second = open_rig()
+        second.until(lambda: "n1" in second.batch.calculations.computed, "a look")
+        for _ in range(5):
+            second.look()
+        assert len(patches(store)) == count
+
     def test_without_news_nothing_is_asked_or_written(self, store: Store, open_rig: Open) -> None:
         rig = open_rig()
         written(store, rig)

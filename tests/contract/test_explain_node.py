@@ -103,6 +103,8 @@ def test_a_node_that_is_not_there_is_an_error(
 
 def test_a_difference_that_is_small_says_when_it_is_written(store: Store, kubeconfig: Path) -> None:
     amounts = {BATCH_CPU: "42100", BATCH_MEMORY: str(200 * GIB), "kubernetes.io/mid-cpu": "0"}
-    store.put(NODES, big_node("n1", has={**amounts, "kubernetes.io/mid-memory": "0"}))
+    sums = {"resources": {BATCH_CPU: "42100", BATCH_MEMORY: "200Gi"}}
+    annotations = {"node.koordinator.sh/originExtendedAllocatable": json.dumps(sums)}
+    store.put(NODES, big_node("n1", has={**amounts, "kubernetes.io/mid-memory": "0"}, annotations=annotations))
     output = run(kubeconfig, "n1", "batch-cpu").output
     assert "written updateTimeThresholdSeconds (300) after the last" in " ".join(output.split())

@@ -7,7 +7,8 @@ import time
 import msgspec
 
 from koordebpf.controller.batch.calculations import whole_result
-from koordebpf.controller.batch.facts import batch_amounts, node_facts, read_node_metric, read_pod, read_topology
+from koordebpf.controller.batch.facts import node_facts, read_node_metric, read_pod, read_topology
+from koordebpf.controller.batch.written import wanted_amounts, written_amounts
 from koordebpf.kube.colocation.nodes import decode_colocation_node
 from koordebpf.kube.colocation.reads import NodeReads
 from koordebpf.kube.http.transport import Transport
@@ -32,8 +33,8 @@ def explain(transport: Transport, node_name: str, resource: str | None = None) -
     facts = node_facts(node, topology.zones if topology else ())
     usage, now_ns = metric.usage if metric else None, time.time_ns()
     result = whole_result(facts, pods, usage, resolved.strategy, now_ns)
-    wanted = {name: each.result for name, each in result.calculations.items()}
-    has = batch_amounts(node)
+    wanted = wanted_amounts(result)
+    has = written_amounts(node, wanted)
     strategy = resolved.strategy
     is_same = has == wanted
     waits = "" if is_same else sync_reason(has, wanted, strategy.resourceDiffThreshold, 0, 1)

@@ -46,7 +46,6 @@ from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, cpu_requests,
 from koordebpf.units import NS_PER_S
 
 THIRD_PARTY_ANNOTATION: Final = "node.koordinator.sh/thirdPartyAllocations"
-ORIGIN_ANNOTATION: Final = "node.koordinator.sh/originExtendedAllocatable"
 NORMALIZATION_ANNOTATION: Final = "node.koordinator.sh/cpu-normalization-ratio"
 RAW_ALLOCATABLE_ANNOTATION: Final = "node.koordinator.sh/raw-allocatable"
 _ACTIVE: Final = frozenset({"Running", "Pending"})

@@ -12,16 +12,15 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from koordebpf.controller.batch.calculations import Calculations, Computed, amounts_of
-from koordebpf.controller.batch.facts import ORIGIN_ANNOTATION, TopologyRecord, batch_amounts
+from koordebpf.controller.batch.facts import TopologyRecord
 from koordebpf.controller.batch.metric_specs import MetricStep, metric_step
 from koordebpf.controller.batch.pace import WritePace
+from koordebpf.controller.batch.written import origin_annotation, wanted_amounts, written_amounts
 from koordebpf.controller.batch.zone_steps import wanted_zones, with_zones, zone_reason
 from koordebpf.errors import KubeError
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.writes import WrittenMetric
-from koordebpf.policy.batch.facts import CpuMemory
 from koordebpf.policy.batch.sync import sync_reason
-from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
@@ -128,8 +127,8 @@ class Publisher:
         node = computed.node
         if node.manager and not self._adopts:
             return ""
-        wanted, sent = amounts_of(computed), self._sent.get(node.name)
-        current = batch_amounts(node)
+        wanted, sent = wanted_amounts(computed.result), self._sent.get(node.name)
+        current = written_amounts(node, wanted)
         if sent is not None and sent.node is node and now_ns - sent.at_ns < _TRUST_NS:
             current = dict(sent.amounts)
         if current != wanted:
@@ -190,16 +189,17 @@ class Publisher:
         self._zones_sent[name] = (topology, self._now_ns())
 
     def _write_node(self, computed: Computed, reason: str) -> None:
-        node, wanted = computed.node, amounts_of(computed)
+        node, shown = computed.node, _shown(amounts_of(computed))
+        wanted = wanted_amounts(computed.result)
         if self._writer is None:
             sent = self._sent.get(node.name)
             if sent is None or dict(sent.amounts) != dict(wanted):
-                log.info("would set %s of Node %s: %s", _shown(wanted), node.name, computed.result.reset or reason)
+                log.info("would set %s of Node %s: %s", shown, node.name, computed.result.reset or reason)
         else:
-            self._writer.patch_node(node.name, wanted, _annotations(computed))
+            self._writer.patch_node(node.name, amounts_of(computed), origin_annotation(node, computed.result))
             self.tally.nodes += 1
             self.tally.resets += bool(computed.result.reset)
-            log.debug("set %s of Node %s: %s", _shown(wanted), node.name, computed.result.reset or reason)
+            log.debug("set %s of Node %s: %s", shown, node.name, computed.result.reset or reason)
         self._sent[node.name] = _Sent(node, wanted, self._now_ns())
 
     def _write_metric(self, step: MetricStep) -> None:
@@ -223,17 +223,10 @@ class Publisher:
 def _urgency(computed: Computed) -> int:
     if computed.result.reset:
         return 0
-    current = batch_amounts(computed.node)
-    falls = any((current[name] or 0) > (amount or 0) for name, amount in amounts_of(computed).items())
+    wanted = wanted_amounts(computed.result)
+    current = written_amounts(computed.node, wanted)
+    falls = any((current[name] or 0) > (amount or 0) for name, amount in wanted.items())
     return 1 if falls else 2
-
-
-def _annotations(computed: Computed) -> dict[str, str | None]:
-    if computed.result.reset:
-        return {ORIGIN_ANNOTATION: None} if ORIGIN_ANNOTATION in (computed.node.annotations or {}) else {}
-    origin: CpuMemory = computed.result.origin
-    resources = {BATCH_CPU: str(origin.cpu_millicpu), BATCH_MEMORY: str(origin.memory_bytes)}
-    return {ORIGIN_ANNOTATION: msgspec.json.encode({"resources": resources}).decode()}
 
 
 def _shown(amounts: Mapping[str, int | None]) -> str:
