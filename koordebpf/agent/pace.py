@@ -9,7 +9,7 @@ from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.series.growth import next_sample_ns
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
-_EXEMPT_EVERY_NS = 10 * NS_PER_S  # for a metric alone, and PodDisruptionBudgets cost
+_EXEMPT_EVERY_NS = 10 * NS_PER_S  # for metrics and a sentence alone, and PodDisruptionBudgets cost
 _CPU_REST_NS = NS_PER_S  # so much later at most while memory comes back: 1 ms of 330 containers is a tenth of that pace
 _WAITING_NS = 10 * NS_PER_MS  # while memory of evicted pods comes back
 _AHEAD_NS = 100 * NS_PER_MS  # where `act_ahead` may soon have to act: a tenth of the seconds that are its measure

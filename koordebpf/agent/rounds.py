@@ -14,6 +14,7 @@ from koordebpf.agent.parts import AgentParts
 from koordebpf.collect.frame import frame_of, in_force, remembering
 from koordebpf.collect.node_watch import signal_state
 from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.policy.evict.candidates.eligibility import eligibility
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.amount import MEMORY
@@ -21,6 +22,7 @@ from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.store.sink import (
+    EligibilityCounted,
     ExemptCounted,
     KatalystActed,
     LadderLooked,
@@ -112,6 +114,9 @@ class Rounds:
             publish(LadderLooked(parts.ladder.counts))
         if self._pace.take_exempt(view.now_ns):
             publish(ExemptCounted(exempt_bytes(view, self._config.eviction)))
+            # Plugins of Katalyst may ask for any pod.
+            found = None if parts.katalyst else eligibility(view, self._config.eviction)
+            publish(EligibilityCounted(found, view.now_ns))
 
     # The round's frame and the view that it stands for. Pods whose memory is back are no longer counted on.
     def _framed(self, now_ns: int, measured: Measured, woken_by: str | None) -> tuple[TickFrame, NodeView]:

@@ -17,6 +17,7 @@ from koordebpf.collect.history import StallNews
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.events.records import OomKill
 from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.katalyst.asked.news import RequestNews
 from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.memory import OutcomeArrived
@@ -147,6 +148,13 @@ class ExemptCounted(msgspec.Struct, frozen=True):
     held_bytes: Mapping[str, int]
 
 
+class EligibilityCounted(msgspec.Struct, frozen=True):
+    """How many pods may be evicted at all, and why not the others; None: no feature that evicts is on."""
+
+    found: Eligibility | None
+    now_ns: int
+
+
 class RoundEnded(msgspec.Struct, frozen=True):
     """A full measurement was decided on, and the decision was carried out as far as no guard forbade it."""
 
@@ -198,6 +206,7 @@ Event = (
     | StrategiesHeld
     | KatalystActed
     | ExemptCounted
+    | EligibilityCounted
     | RoundEnded
     | NodeSampled
     | TickEnded

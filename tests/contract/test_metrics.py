@@ -25,6 +25,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
+from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.report.eviction_hooks import EvictionHookSink
@@ -60,6 +61,8 @@ CONTRACT = {
     "koordebpf_pending_release_bytes": set(),
     "koordebpf_barred_pods": {"reason"},
     "koordebpf_exempt_bytes": {"reason"},
+    "koordebpf_eligible_pods": set(),
+    "koordebpf_ineligible_pods": {"reason"},
     "koordebpf_released_bytes_total": set(),
     "koordebpf_evictions_total": {"reason", "executor", "result"},
     "koordebpf_skipped_rounds_total": {"feature", "reason"},
@@ -229,6 +232,7 @@ def metrics() -> AgentMetrics:
     metrics.decision.closed_guards = ("pods_stale",)
     metrics.decision.barred_pods = {"gone": 1}
     metrics.decision.exempt_bytes = {"policy": 1}
+    metrics.node.eligibility = Eligibility(5, 2, {"unlabelled": 3})
     metrics.signals.quality = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
     metrics.sinks.recorder = RecorderCounts(rounds=5)
     metrics.sinks.shadow = ShadowMetrics(JudgedOnce())

@@ -29,6 +29,7 @@ from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.state.outcome import Result
 from koordebpf.store.sink import (
     EVENTS,
+    EligibilityCounted,
     Event,
     ExemptCounted,
     MemoryReleased,
@@ -92,6 +93,7 @@ _OF_A_STORY = {
     ProblemsSeen,
     OomKilled,
     StallsCharged,
+    EligibilityCounted,
     ExemptCounted,
     PlanStarted,
     PlanDecided,

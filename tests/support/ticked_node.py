@@ -92,8 +92,8 @@ class Node:
             ),
         )
 
-    def list_pods(self, threshold_percent: int, **labels: str) -> None:
-        """Write the pods, with these labels beside their own, and a NodeSLO with this threshold."""
+    def list_pods(self, threshold_percent: int, **labels: str | None) -> None:
+        """Write the pods, with these labels beside their own (None: without), and a NodeSLO with this threshold."""
         items = [*(_pod(name, labels) for name in UIDS), _nodeslo(threshold_percent)]
         part = self._manifest.with_suffix(".part")
         part.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
@@ -129,7 +129,8 @@ class Node:
         self.watch.close()
 
 
-def _pod(name: str, labels: dict[str, str]) -> dict[str, object]:
+def _pod(name: str, labels: dict[str, str | None]) -> dict[str, object]:
+    all_labels = {"koordinator.sh/qosClass": "BE", **labels}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -137,7 +138,7 @@ def _pod(name: str, labels: dict[str, str]) -> dict[str, object]:
             "name": name,
             "namespace": "spark",
             "uid": UIDS[name],
-            "labels": {"koordinator.sh/qosClass": "BE", **labels},
+            "labels": {label: value for label, value in all_labels.items() if value is not None},
         },
         "spec": {"priority": 5500 if name == "calm" else 5000, "containers": [{"name": "main"}]},
         "status": {"phase": "Running", "qosClass": "BestEffort"},

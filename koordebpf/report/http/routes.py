@@ -23,7 +23,7 @@ from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, 
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage
 from koordebpf.store.audit_record import AuditRecord
-from koordebpf.store.sink import Event, RoundEnded, TickFailed
+from koordebpf.store.sink import EligibilityCounted, Event, RoundEnded, TickFailed
 from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.v1.requests import AuditedRequest
 from koordebpf.store.write_log import AuditedWrite
@@ -34,7 +34,7 @@ class Health:
     """The sink of what the probes answer. The loop writes, the server's threads read."""
 
     name = "health"
-    takes = (RoundEnded, TickFailed)
+    takes = (RoundEnded, TickFailed, EligibilityCounted)
 
     def __init__(self, *, max_silence_ns: int = 10 * NS_PER_S) -> None:
         self._max_silence_ns = max_silence_ns
@@ -43,6 +43,7 @@ class Health:
         self._lost: tuple[str, ...] = ()
         self.signals: SignalQuality | None = None
         self.beside = Beside()
+        self._ineligible: str | None = None
         self.parts: Callable[[], Sequence[HealthCheck]] = tuple  # shown beside; readiness does not depend on them
 
     def publish(self, event: Event) -> None:
@@ -54,6 +55,8 @@ class Health:
                 self.ticked(view.now_ns, tuple(guard.sentence for guard in decision.guards))
             case TickFailed(reason):
                 self.failed(f"the last tick failed: {reason}")
+            case EligibilityCounted(found):
+                self._ineligible = found.sentence if found and found.is_none else None
 
     def ticked(self, now_ns: int, not_ready: tuple[str, ...]) -> None:
         """Note one tick and the sentences that keep the agent from acting."""
@@ -68,6 +71,11 @@ class Health:
         """Note what the agent's decisions rest on; while a signal is lost it is not ready."""
         self.signals = signals
         self._lost = lost
+
+    def checks(self, now_ns: int) -> Mapping[str, str | None]:
+        """Return the parts by name, and why one does not work: readiness does not depend on them."""
+        parts = {each.name: each.failure(now_ns) for each in (*self.parts(), *self.beside.all_checks())}
+        return parts if self._ineligible is None else {**parts, "eligible pods": self._ineligible}
 
     def live(self, now_ns: int) -> tuple[bool, str]:
         """Tell whether the loop ticks."""
@@ -198,7 +206,7 @@ def _probe(request: Request, health: Health) -> Reply:
         return _text(_status(is_live), sentence)
     if request.path == "/readyz":
         is_ready, reasons = health.ready(now_ns)
-        parts = {each.name: each.failure(now_ns) for each in (*health.parts(), *health.beside.all_checks())}
+        parts = health.checks(now_ns)
         if request.query == "verbose":
             return Reply(_status(is_ready), "text/plain", _ready_text(reasons, health.signals, parts))
         answer: dict[str, Any] = {"ready": is_ready, "reasons": reasons}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.owners import SUPPRESS
+from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import FeaturePlan
@@ -20,6 +21,7 @@ from koordebpf.store.open_plans import OpenPlans, plan_key
 from koordebpf.store.repeat_filter import RepeatFilter
 from koordebpf.store.sink import (
     AgentStopped,
+    EligibilityCounted,
     Event,
     FileChanged,
     KatalystActed,
@@ -53,6 +55,7 @@ class LogSink:
         SuppressionHeld,
         ProblemsSeen,
         OomKilled,
+        EligibilityCounted,
         RoundEnded,
         TickEnded,
         AgentStopped,
@@ -66,6 +69,7 @@ class LogSink:
         self._judged = JudgedFeatures()
         self._shortages = EndedShortages()
         self._held: list[FileChange] = []  # by suppression, not logged yet
+        self._ineligible: frozenset[str] = frozenset()  # reasons why no pod may be evicted; none: one may
         self._skipped: str | None = None  # why suppression held no pod
 
     def publish(self, event: Event) -> None:
@@ -93,6 +97,8 @@ class LogSink:
                 self._oom_killed(event)
             case RoundEnded(_, view, decision):
                 self._ended(decision.plan.features, view.now_ns, has_cpu=view.cpu is not None)
+            case EligibilityCounted(found) if found and found.pods:
+                self._counted(found)
             case TickEnded(now_ns):
                 self._problems.flush(now_ns)
             case AgentStopped(now_ns):
@@ -143,6 +149,13 @@ class LogSink:
         judged = self._judged.after(features, has_cpu=has_cpu)
         for key, sentence in self._shortages.look(judged, now_ns):
             self._say(key, sentence, now_ns)
+
+    # Once for each set of reasons: pods come and leave, and with them the numbers.
+    def _counted(self, found: Eligibility) -> None:
+        reasons = frozenset(found.reasons) if found.is_none else frozenset()
+        if reasons != self._ineligible:
+            log.log(logging.WARNING if reasons and not self._plans.dry_run else logging.INFO, "%s", found.sentence)
+        self._ineligible = reasons
 
     def _say(self, key: str, sentence: str, now_ns: int) -> None:
         if said := self._repeats.say(key, sentence, now_ns):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.report.prom.colocation.resctrl import resctrl_families
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
@@ -31,6 +32,7 @@ class NodeMetrics:
         self.marks: dict[str, dict[str, int]] = {}  # feature that judges memory in use → mark → bytes
         self.forecast: NodeForecast | None = None
         self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
+        self.eligibility: Eligibility | None = None
         self.series: SeriesMetrics | None = None
         self.resctrl: tuple[MonitoredDomain, ...] = ()
         self.qos: list[MetricFamilies] = []  # of those whose gate is on
@@ -46,6 +48,7 @@ class NodeMetrics:
         if self.measure is not None:
             yield from _families(self.measure, self.capacity_bytes)
         yield _marks(self.marks.copy())
+        yield from _eligible(self.eligibility)
         if self.series is not None:
             yield from self.series.families()
         yield from resctrl_families(self.resctrl)
@@ -57,6 +60,22 @@ class NodeMetrics:
             for labels, value in protected.items():
                 family.add_metric(labels, value)
             yield family
+
+
+def _eligible(found: Eligibility | None) -> Iterator[Metric]:
+    if found is None:
+        return
+    yield GaugeMetricFamily(
+        "koordebpf_eligible_pods",
+        "Pods that may be evicted, now or later; at 0 nothing ever is.",
+        found.eligible,
+    )
+    others = GaugeMetricFamily(
+        "koordebpf_ineligible_pods", "Pods that are never evicted as they are, by reason.", labels=["reason"]
+    )
+    for reason, count in found.reasons.items():
+        others.add_metric([reason], count)
+    yield others
 
 
 def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]:

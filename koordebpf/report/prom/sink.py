@@ -14,6 +14,7 @@ from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PendingRelease
 from koordebpf.store.open_plans import OpenPlans, is_acting
 from koordebpf.store.sink import (
+    EligibilityCounted,
     Event,
     ExemptCounted,
     LadderLooked,
@@ -43,6 +44,7 @@ class MetricsSink:
         SuppressionHeld,
         LadderLooked,
         StrategiesHeld,
+        EligibilityCounted,
         ExemptCounted,
         RoundEnded,
         TickEnded,
@@ -76,6 +78,8 @@ class MetricsSink:
                 self._metrics.suppression.strategy_writes = writes
             case ExemptCounted(held_bytes):
                 self._metrics.decision.exempt_bytes = held_bytes
+            case EligibilityCounted(found):
+                self._metrics.node.eligibility = found
             case RoundEnded():
                 self._ended(event)
             case TickEnded():
