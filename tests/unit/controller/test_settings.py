@@ -171,6 +171,17 @@ def test_a_selector_that_cannot_be_read_turns_no_node_on() -> None:
     )
 
 
+def test_what_an_unusable_text_switched_off_stays_off_while_nothing_can_be_parsed() -> None:
+    """The last good text has it on; the newest that is JSON says off, and is unusable as a whole."""
+    on = settings_of(entries({**for_pool("a", 50), "enable": True}), None)
+    strategies = {"nodeStrategies": [{**for_pool("a", 50), "enable": False}]}
+    text = json.dumps({"clusterStrategy": {"memoryEvictThresholdPercent": 700}, **strategies})
+    off = settings_of({THRESHOLD: text}, on)
+    assert percent(on, "a") == (True, 50)
+    assert percent(off, "a") == percent(settings_of({THRESHOLD: "{"}, off), "a") == (False, 50)
+    assert percent(settings_of(entries({**for_pool("a", 50), "enable": True}), off), "a") == (True, 50)
+
+
 def test_what_nothing_reads_does_not_get_into_an_object() -> None:
     entry = {**for_pool("a", "50"), "enable": False, "later": {"enable": False}}
     part = spec_in_force(settings_of(entries(entry), None).keys, {"pool": "a"})["resourceUsedThresholdWithBE"]
