@@ -7,13 +7,11 @@ The objects of one file of base/ or components/, in the release's namespace. Tem
 {{- range regexSplit "(?m)^---$" (.root.Files.Get .file) -1 -}}
   {{- $object := fromYaml . -}}
   {{- if not $object.kind -}}{{- fail (printf "%s has no objects: was the chart copied without base/ and components/?" $.file) -}}{{- end -}}
-  {{- if ne $object.kind "CustomResourceDefinition" -}}
-    {{- if or $object.metadata.namespace (eq $object.kind "DaemonSet") -}}
-      {{- $_ := set $object.metadata "namespace" $.root.Release.Namespace -}}
-    {{- end -}}
-    {{- range $object.subjects -}}
-      {{- if eq .kind "ServiceAccount" -}}{{- $_ := set . "namespace" $.root.Release.Namespace -}}{{- end -}}
-    {{- end -}}
+  {{- if or $object.metadata.namespace (eq $object.kind "DaemonSet") -}}
+    {{- $_ := set $object.metadata "namespace" $.root.Release.Namespace -}}
+  {{- end -}}
+  {{- range $object.subjects -}}
+    {{- if eq .kind "ServiceAccount" -}}{{- $_ := set . "namespace" $.root.Release.Namespace -}}{{- end -}}
   {{- end -}}
   {{- $objects = append $objects $object -}}
 {{- end -}}

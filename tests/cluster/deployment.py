@@ -115,7 +115,8 @@ class Deployment:
         raise AssertionError("\n".join([f"not as deploy/README.md has it: {line}", printed, self.diagnostics()]))
 
     def apply(self, overlay: str) -> None:
-        """Apply an overlay as deploy/README.md says."""
+        """Apply an overlay as deploy/README.md says, after what it shares with others."""
+        self.kubectl("apply", "--server-side", "-k", "deploy/bootstrap")
         self.kubectl("apply", "--server-side", "-k", f"deploy/overlays/{overlay}")
 
     def configure(self, **strategy: Any) -> None:

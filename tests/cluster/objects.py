@@ -14,6 +14,7 @@ from tests.cluster.binaries import IMAGE
 from tests.cluster.processes import wait_for
 
 BASE = Path(__file__).parents[2] / "deploy" / "base"
+BOOTSTRAP = BASE.parent / "bootstrap"
 NAMESPACE = "koordebpf-system"
 AGENT = "koordebpf-agent"
 # Events on what was done to a pod: a warning that it is evicted soon may come before.
@@ -62,7 +63,9 @@ def defined_by(api: Api, definition: Object) -> Iterator[None]:
 
 def install(api: Api) -> None:
     """Create what an administrator applies before the agents: namespaces, CRD, accounts with their rights, classes."""
-    for name in ("namespace.yaml", "nodeslo-crd.yaml", "serviceaccount.yaml", "rbac.yaml"):
+    for name in ("namespace.yaml", "nodeslo-crd.yaml"):
+        api.create(*documents(BOOTSTRAP / name))
+    for name in ("namespace.yaml", "serviceaccount.yaml", "rbac.yaml"):
         api.create(*deployed(name))
     for name, value in PRIORITIES.items():
         priority = {"kind": "PriorityClass", "metadata": {"name": name}, "value": value}

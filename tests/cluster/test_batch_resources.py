@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from koordebpf.quantity import quantity_bytes
 from koordebpf.units import GIB, MIB
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.controllers import ACCOUNT, CONFIG, Run
-from tests.cluster.objects import BASE, NAMESPACE, is_served, node, pod, reasons
+from tests.cluster.objects import BASE, BOOTSTRAP, NAMESPACE, documents, is_served, node, pod, reasons
 from tests.cluster.story import Story
 from tests.contract.apiserver import until
 
@@ -47,8 +46,8 @@ def colocation(**fields: Any) -> Object:
 @pytest.fixture(scope="module")
 def kubeconfig(cluster: ControlPlane) -> Iterator[Path]:
     components = BASE.parent / "components"
-    files = ("batch-resources/nodemetric-crd.yaml", "batch-resources/rbac.yaml", AGENTS_RIGHTS)
-    made = [one for name in files for one in yaml.safe_load_all((components / name).read_text()) if one]
+    files = (BOOTSTRAP / "nodemetric-crd.yaml", components / "batch-resources/rbac.yaml", components / AGENTS_RIGHTS)
+    made = [one for file in files for one in documents(file)]
     cluster.api.create(*made)
     until(lambda: is_served(cluster.api, "NodeMetric"), "NodeMetrics are served")
     yield cluster.service_account(NAMESPACE, ACCOUNT)

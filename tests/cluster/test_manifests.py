@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.cluster.binaries import Binaries
-from tests.cluster.control_plane import ControlPlane, control_plane
+from tests.cluster.control_plane import control_plane
 from tests.cluster.documented import commands
-from tests.deploy.programs import helm, operator_definitions
-from tests.deploy.rendered import DEPLOY, NAMESPACE, built, overlay_with, templated
+from tests.cluster.installation import Operator
+from tests.deploy.programs import operator_definitions
+from tests.deploy.rendered import DEPLOY, built, overlay_with, templated
 
 pytestmark = pytest.mark.slow  # compiling helm and kustomize takes minutes on a fresh machine
 
-EVICTION = ["pods/eviction"]
 # Those that change the same object are apart.
 COMPONENTS = [
     [
@@ -44,62 +39,14 @@ COMPONENTS = [
 ]
 
 
-class Operator:
-    """Who types: the programs with an administrator's credentials, at the root of a checkout."""
-
-    def __init__(self, cluster: ControlPlane, binaries: Binaries, home: Path) -> None:
-        self._kubectl = [str(binaries.kubernetes), "kubectl", f"--kubeconfig={cluster.admin_kubeconfig}"]
-        self._helm = [str(helm()), f"--kubeconfig={cluster.admin_kubeconfig}"]
-        self._environment = os.environ | {f"HELM_{name}_HOME": str(home / name) for name in ("CACHE", "CONFIG", "DATA")}
-
-    def kubectl(self, *arguments: str, given: str = "") -> str:
-        return self._run([*self._kubectl, *arguments], given)
-
-    def type(self, line: str) -> str:
-        """Run a line of deploy/README.md; return what it printed."""
-        program, *arguments = shlex.split(line)
-        return self._run([*{"kubectl": self._kubectl, "helm": self._helm}[program], *arguments])
-
-    def get(self, *what: str) -> Any:
-        return json.loads(self.kubectl("-n", NAMESPACE, "get", *what, "-o", "json"))
-
-    def evicting_roles(self) -> list[str]:
-        """Return who has been given the right to evict, of ours."""
-        roles = self.get("clusterroles", "-l", "app.kubernetes.io/name=koordebpf")["items"]
-        return [role["metadata"]["name"] for role in roles if EVICTION in [rule["resources"] for rule in role["rules"]]]
-
-    def daemonsets(self) -> list[str]:
-        return [each["metadata"]["name"] for each in self.get("daemonsets")["items"]]
-
-    def what_is_left(self) -> list[str]:
-        kinds = "daemonsets,deployments,configmaps,serviceaccounts,roles,rolebindings,networkpolicies"
-        cluster_wide = "clusterroles,clusterrolebindings"
-        ours = ["-l", "app.kubernetes.io/name=koordebpf"]
-        found = self.get(kinds, *ours)["items"] + self.get(cluster_wide, *ours)["items"]
-        found += [each for each in self.get("crds")["items"] if "koordinator" in each["metadata"]["name"]]
-        return [f"{each['kind']} {each['metadata']['name']}" for each in found]
-
-    def _run(self, command: list[str], given: str = "") -> str:
-        done = subprocess.run(
-            command,
-            input=given,
-            cwd=DEPLOY.parent,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{' '.join(command[1:])}: {done.stderr}"
-        return done.stdout
-
-
 @pytest.fixture(scope="module")
 def operator(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """A cluster of its own: nothing of deploy/ is in it but the namespace."""
+    """A cluster of its own: nothing of deploy/ is in it but what is applied once."""
     with control_plane(binaries.kubernetes) as cluster:
         operator = Operator(cluster, binaries, tmp_path_factory.mktemp("helm"))
         definitions = [operator_definitions()[kind] for kind in ("PodMonitor", "PrometheusRule")]
         operator.kubectl("apply", "--server-side", "-f", "-", given=yaml.safe_dump_all(definitions))
+        operator.kubectl("apply", "--server-side", "-k", "deploy/bootstrap")
         operator.kubectl("apply", "--server-side", "-f", "deploy/base/namespace.yaml")
         operator.kubectl("wait", "--for=condition=Established", "crd", "--all")
         yield operator
@@ -141,11 +88,12 @@ def test_from_watching_to_acting_and_back_with_kustomize(operator: Operator) -> 
     assert operator.get("daemonset", "koordebpf-agent")["spec"] == watching
     assert operator.evicting_roles() == []
     operator.kubectl("delete", "-k", "deploy/overlays/enforce")
-    assert operator.what_is_left() == []
+    assert operator.ours() == []
 
 
 def test_from_watching_to_acting_and_back_with_helm(operator: Operator) -> None:
-    namespace, install, upgrade, rollback, uninstall = commands("The same with Helm")
+    bootstrap, namespace, install, upgrade, rollback, uninstall = commands("The same with Helm")
+    operator.type(bootstrap)
     operator.type(namespace)
     notes = operator.type(install)
     assert "koordebpf watches every node and evicts no pod." in notes
@@ -161,4 +109,4 @@ def test_from_watching_to_acting_and_back_with_helm(operator: Operator) -> None:
     assert operator.get("daemonset", "koordebpf-agent")["spec"] == watching
     assert (operator.daemonsets(), operator.evicting_roles()) == (["koordebpf-agent"], [])
     operator.type(uninstall)
-    assert operator.what_is_left() == []
+    assert operator.ours() == []

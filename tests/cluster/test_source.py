@@ -18,7 +18,7 @@ from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource
 from tests.cluster.accounts import account_that_lacks, refused_at, refused_requests
 from tests.cluster.api import Object, Refused
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import deployed, nodeslo, pod
+from tests.cluster.objects import BOOTSTRAP, documents, nodeslo, pod
 from tests.contract.apiserver import let_it_spin, until
 
 Opens = Callable[[Path], ApiSource]
@@ -158,7 +158,7 @@ def test_after_a_restart_that_forgot_the_past_it_lists_again(cluster, agent_kube
 
 @pytest.fixture
 def without_nodeslo(cluster: ControlPlane) -> Iterator[None]:
-    (crd,) = deployed("nodeslo-crd.yaml")
+    (crd,) = documents(BOOTSTRAP / "nodeslo-crd.yaml")
     cluster.api.delete(crd)
     cluster.api.wait_gone(crd)
     until(lambda: not is_served(cluster), "NodeSLO is served no more")

@@ -18,8 +18,9 @@ pytestmark = pytest.mark.slow  # a control plane of its own
 
 VAGRANT = Path(__file__).parents[2] / "vagrant"
 APPLIED = [
-    "customresourcedefinition.apiextensions.k8s.io/nodeslos.slo.koordinator.sh",
     "namespace/koordinator-system",
+    "customresourcedefinition.apiextensions.k8s.io/nodemetrics.slo.koordinator.sh",
+    "customresourcedefinition.apiextensions.k8s.io/nodeslos.slo.koordinator.sh",
     "configmap/slo-controller-config",
     "priorityclass.scheduling.k8s.io/koord-prod",
     "priorityclass.scheduling.k8s.io/koord-batch",

@@ -195,23 +195,63 @@ class TestReasons:
         assert security["capabilities"]["drop"] == ["ALL"]
 
 
+class TestWhoseObjects:
+    """deploy/README.md, "Whose objects are whose": only bootstrap/ has what other products share with us."""
+
+    def test_shared_ones_are_in_bootstrap_alone(self) -> None:
+        folder = DEPLOY / "bootstrap"
+        (kustomization,) = objects(folder / "kustomization.yaml")
+        names = [path.name for path in folder.iterdir() if path.name != "kustomization.yaml"]
+        assert sorted(kustomization["resources"]) == sorted(names)
+        found = [each for name in names for each in objects(folder / name)]
+        assert {(each["kind"], each["metadata"]["name"]) for each in found} == {
+            ("Namespace", "koordinator-system"),
+            ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
+            ("CustomResourceDefinition", "nodemetrics.slo.koordinator.sh"),
+        }
+        # No label of ours, which would stay on what is another's.
+        assert all(each["metadata"].keys() == {"name"} for each in found)
+
+    def test_all_others_are_ours_by_name_and_namespace(self) -> None:
+        folders = {DEPLOY / "base", DEPLOY / "components"}
+        ours = [each for path in FILES if folders & set(path.parents) for each in objects(path) if "metadata" in each]
+        assert len(ours) > 30
+        for each in ours:
+            name, namespace = each["metadata"]["name"], each["metadata"].get("namespace", "koordebpf-system")
+            assert each["kind"] != "CustomResourceDefinition"
+            assert (name.partition("-")[0], namespace) == ("koordebpf", "koordebpf-system"), (each["kind"], name)
+
+    def test_examples_have_no_namespace_and_no_definition(self) -> None:
+        kinds = {each.get("kind") for path in (DEPLOY / "examples").rglob("*.yaml") for each in objects(path)}
+        assert kinds & {"Namespace", "CustomResourceDefinition"} == set()
+
+    def test_overlays_are_applied_on_the_server(self) -> None:
+        """Without --server-side kubectl replaces fields of other owners, and says nothing."""
+        folders = [ROOT / "docs", ROOT / "deploy", ROOT / "vagrant"]
+        pages = [ROOT / "README.md", *(path for folder in folders for path in folder.rglob("*.md"))]
+        pages += [DEPLOY / "templates/NOTES.txt", *(ROOT / "vagrant/provision").glob("*.sh"), *FILES]
+        applied = [line for path in pages for line in re.findall(r"kubectl apply\b[^`;|]*?\s-k\s", path.read_text())]
+        assert len(applied) > 5
+        assert [line for line in applied if "--server-side" not in line] == []
+
+
 class TestNodeSLODefinition:
     def test_it_is_what_the_command_prints(self) -> None:
         command = [sys.executable, "-m", "koordebpf", "slo", "crd"]
         printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
-        (kept,) = objects(DEPLOY / "base/nodeslo-crd.yaml")
+        (kept,) = objects(DEPLOY / "bootstrap/nodeslo-crd.yaml")
         assert kept == json.loads(printed)
 
     def test_that_of_nodemetric_is_what_the_command_prints(self) -> None:
         command = [sys.executable, "-m", "koordebpf", "slo", "crd", "--node-metric"]
         printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
-        (kept,) = objects(DEPLOY / "components/batch-resources/nodemetric-crd.yaml")
+        (kept,) = objects(DEPLOY / "bootstrap/nodemetric-crd.yaml")
         assert kept == json.loads(printed)
 
     def test_it_is_structural(self) -> None:
         # https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources: a type at every node, nothing that may
         # not stand there; int-or-string and preserve-unknown-fields stand for a type.
-        (definition,) = objects(DEPLOY / "base/nodeslo-crd.yaml")
+        (definition,) = objects(DEPLOY / "bootstrap/nodeslo-crd.yaml")
         (version,) = definition["spec"]["versions"]
         seen = 0
 
@@ -246,7 +286,7 @@ class TestAgentConfiguration:
 
 
 def test_the_example_of_a_configmap_is_right() -> None:
-    _, config_map = objects(DEPLOY / "examples/slo-controller-config.yaml")
+    (config_map,) = objects(DEPLOY / "examples/slo-controller-config.yaml")
     done = subprocess.run(
         [sys.executable, "-m", "koordebpf", "slo", "check", "--strict", "-"],
         input=json.dumps(config_map),

@@ -117,7 +117,8 @@ def test_the_chart_is_what_helm_would_package(release: Path) -> None:
         assert {entry.mtime for entry in packed.getmembers()} == {int(EPOCH)}
     below = {name.split("/")[1] for name in names}
     assert below == {
-        ".helmignore", "Chart.yaml", "base", "components", "templates", "values.schema.json", "values.yaml",
+        ".helmignore", "Chart.yaml", "base", "bootstrap", "components", "templates", "values.schema.json",
+        "values.yaml",
     }  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import yaml
 
-from koordebpf.kube.sources.api import CONFIG_NAMESPACE
 from tests.deploy.programs import helm
 from tests.deploy.rendered import (
     CHART,
@@ -148,7 +147,7 @@ def neutral(objects: Sequence[Object]) -> dict[tuple[str, str], Object]:
     """The objects without what tells only by which of the two they were made.
 
     kustomize ends a ConfigMap's name with a hash of it, Helm has one as an annotation of the pods: each rolls them.
-    Helm keeps a release in its namespace, which therefore is there before it, as is the one of slo-controller-config.
+    Helm keeps a release in its namespace, which therefore is there before it.
     """
     neutral = copy.deepcopy([one for one in objects if one["kind"] != "Namespace"])
     hashed = {one["metadata"]["name"] for one in neutral if one["kind"] == "ConfigMap"}
@@ -178,8 +177,7 @@ def config_of(objects: Sequence[Object], mode: str = "") -> Any:
 def test_it_is_what_kustomize_builds(case: str, tmp_path: Path) -> None:
     overlay, components, values = SAME[case]
     whole = built(overlay_with(tmp_path, overlay, components))
-    there = {one["metadata"]["name"] for one in whole if one["kind"] == "Namespace"}
-    assert there == ({NAMESPACE} if "beside-koordinator" in components else {NAMESPACE, CONFIG_NAMESPACE})
+    assert {one["metadata"]["name"] for one in whole if one["kind"] == "Namespace"} == {NAMESPACE}
     assert neutral(templated(values)) == neutral(whole)
 
 
@@ -199,6 +197,7 @@ def test_a_package_has_what_it_is_made_of(tmp_path: Path) -> None:
         ".helmignore",
         "Chart.yaml",
         "base",
+        "bootstrap",
         "components",
         "templates",
         "values.schema.json",
@@ -329,7 +328,7 @@ class TestValues:
         assert [spec["containers"][0]["resources"] for spec in pod_specs(objects).values()] == [given, given]
         assert by_name(objects)["Deployment", "koordebpf-controller"]["spec"]["replicas"] == 3
 
-    def test_without_the_controller_its_account_is_not_there_and_the_definition_is(self) -> None:
+    def test_without_the_controller_its_account_is_not_there(self) -> None:
         whole = set(by_name(templated()))
         assert {name for _, name in whole - set(by_name(templated({"controller": {"enabled": False}})))} == {
             "koordebpf-controller"
@@ -387,13 +386,14 @@ class TestNotes:
         assert text.startswith("koordebpf watches every node and evicts no pod.")
         assert "logs ds/koordebpf-agent" in text
         assert "get nodeslo" in text
+        assert "apply --server-side -k CHART/bootstrap" in text
         assert "--set enforce.enabled=true" in text
 
     def test_they_say_where_it_acts_and_how_to_roll_back(self, tmp_path: Path) -> None:
         text = self.notes(tmp_path, {"enforce": {"enabled": True}, "besideKoordinator": True})
         assert text.startswith("koordebpf watches every node and acts on those with koordebpf.io/mode=enforce.")
         assert "kubectl label node NODE koordebpf.io/mode-" in text
-        assert "nodeslo" not in text
+        assert "get nodeslo" not in text
         assert "enforce.enabled" not in text
         assert "koordebpf.io/eviction" not in text
         bounded = self.notes(tmp_path, {"enforce": {"enabled": True}, "agent": {"ownNodeOnly": True}})

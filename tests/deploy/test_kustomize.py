@@ -21,6 +21,12 @@ from koordebpf.report.http.listener import probes_beside
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
 
+SHARED = {
+    ("Namespace", CONFIG_NAMESPACE),
+    ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
+    ("CustomResourceDefinition", "nodemetrics.slo.koordinator.sh"),
+}
+
 
 class TestKustomize:
     @pytest.mark.parametrize("overlay", ["observe", "enforce"])
@@ -28,7 +34,6 @@ class TestKustomize:
         applied = built(DEPLOY / "overlays" / overlay)
         assert {
             ("Namespace", "koordebpf-system"),
-            ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
             ("DaemonSet", "koordebpf-agent"),
             ("Deployment", "koordebpf-controller"),
         } <= set(by_name(applied))
@@ -198,11 +203,16 @@ class TestKustomize:
             assert (mount["mountPath"], mount["readOnly"]) == (folder, True)
         assert specs == usual
 
-    def test_the_namespace_of_the_thresholds_is_made_before_anyone_else_can(self, tmp_path: Path) -> None:
-        ours = ("Namespace", CONFIG_NAMESPACE)
-        for overlay in ("observe", "enforce"):
-            assert ours in by_name(built(DEPLOY / "overlays" / overlay))
-        assert ours not in by_name(built(overlay_with(tmp_path, "enforce", ["beside-koordinator"])))
+    def test_the_namespace_of_the_thresholds_is_made_before_anyone_else_can(self) -> None:
+        assert set(by_name(built(DEPLOY / "bootstrap"))) == SHARED
+        assert ("Namespace", CONFIG_NAMESPACE) in SHARED
+
+    @pytest.mark.parametrize("overlay", ["observe", "enforce"])
+    def test_no_overlay_has_what_others_share(self, overlay: str, tmp_path: Path) -> None:
+        for name, components in {"alone": [], "all": [path.name for path in (DEPLOY / "components").iterdir()]}.items():
+            applied = set(by_name(built(overlay_with(tmp_path / name, overlay, components))))
+            assert {(kind, each) for kind, each in applied if not each.startswith("koordebpf")} == set()
+            assert not {kind for kind, _ in applied} & {"CustomResourceDefinition"}
 
     def test_acting_on_the_own_node_only_is_policies_and_nothing_else(self, tmp_path: Path) -> None:
         whole = by_name(built(DEPLOY / "overlays/enforce"))
@@ -230,8 +240,6 @@ class TestKustomize:
         whole = set(by_name(built(DEPLOY / "overlays" / overlay)))
         beside = set(by_name(built(overlay_with(tmp_path, overlay, ["beside-koordinator"]))))
         assert whole - beside == {
-            ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
-            ("Namespace", CONFIG_NAMESPACE),
             *((kind, "koordebpf-controller") for kind in ("Deployment", "ServiceAccount", "Role", "RoleBinding")),
             *((kind, "koordebpf-controller") for kind in ("ClusterRole", "ClusterRoleBinding")),
         }

@@ -26,6 +26,7 @@ OPERATOR = "monitoring.coreos.com"
 def renderings() -> dict[str, list[Object]]:
     """What is applied, by what it is of. Helm and kustomize render the same (test_chart.py), so each object is one."""
     whole = {name: built(DEPLOY / "overlays" / name) for name in ("observe", "enforce")}
+    whole["bootstrap"] = built(DEPLOY / "bootstrap")
     whole["chart"] = templated({"enforce": {"enabled": True}})
     return whole
 

@@ -15,7 +15,7 @@ import msgspec
 
 from tests.cluster.binaries import Binaries, alone, digest_of, run
 from tests.cluster.control_plane import ControlPlane, Kept
-from tests.cluster.objects import BASE, install
+from tests.cluster.objects import BASE, BOOTSTRAP, install
 from tests.cluster.processes import wait_for
 from tests.node.crio import in_place_of_containerd
 from tests.node.guest import SAVED, Guest, Machine
@@ -73,7 +73,7 @@ def obtain(image: Image, binaries: Binaries, machine: Machine, work: Path, say: 
 def _key(machine: Machine) -> str:
     version = subprocess.run(["qemu-system-x86_64", "--version"], capture_output=True, check=True).stdout
     here = [Path(__file__).with_name(f"{name}.py") for name in ("state", "guest", "joining", "pods")]
-    sources = [*here, *sorted(BASE.glob("*.yaml"))]
+    sources = [*here, *sorted(BASE.glob("*.yaml")), *sorted(BOOTSTRAP.glob("*.yaml"))]
     return digest_of([version, msgspec.json.encode(machine), *(path.read_bytes() for path in sources)])
 
 

@@ -4,6 +4,9 @@ set -euo pipefail
 
 export KUBECONFIG=${KUBECONFIG:-/etc/kubernetes/admin.conf}
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
-for path in deploy/base/nodeslo-crd.yaml deploy/examples/slo-controller-config.yaml vagrant/workloads; do
-    kubectl apply --server-side -f "$checkout/$path" | sed -n 's/ serverside-applied$//; s/^/applied: /p'
-done
+apply() {
+    kubectl apply --server-side "$@" | sed -n 's/ serverside-applied$//; s/^/applied: /p'
+}
+apply -k "$checkout/deploy/bootstrap"
+apply -f "$checkout/deploy/examples/slo-controller-config.yaml"
+apply -f "$checkout/vagrant/workloads"
