@@ -34,6 +34,7 @@ from tests.deploy.rendered import (
 
 ROOT = DEPLOY.parent
 CHECKSUM = "checksum/config"
+LINUX = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}  # what the image is for
 # An overlay with components, and the values for it.
 SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
     "observe": ("observe", (), {}),
@@ -296,7 +297,7 @@ class TestValues:
         specs = pod_specs(templated(given))
         affinity = specs["koordebpf-agent"]["affinity"]["nodeAffinity"]
         terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-        assert specs["koordebpf-agent-enforce"]["nodeSelector"] == pool | {"kubernetes.io/os": "linux"}
+        assert specs["koordebpf-agent-enforce"]["nodeSelector"] == pool | LINUX
         for labels in ({}, {"pool": "batch"}, {"zone": "a"}, {"pool": "x", "zone": "a"}, pool):
             is_acting = pool.items() <= labels.items()
             is_watched = any(matches(term, labels) for term in terms)
@@ -304,7 +305,7 @@ class TestValues:
 
     def test_agents_stay_on_the_nodes_that_are_wanted(self) -> None:
         specs = pod_specs(templated({"agent": {"nodeSelector": {"pool": "a"}}, "enforce": {"enabled": True}}))
-        wanted = {"kubernetes.io/os": "linux", "pool": "a"}
+        wanted = {**LINUX, "pool": "a"}
         assert specs["koordebpf-agent"]["nodeSelector"] == wanted
         assert specs["koordebpf-agent-enforce"]["nodeSelector"] == wanted | {"koordebpf.io/mode": "enforce"}
 
@@ -314,6 +315,16 @@ class TestValues:
             assert spec["containers"][0]["image"] == "r.example/k:7"
             assert spec["containers"][0]["imagePullPolicy"] == "Always"
             assert spec["imagePullSecrets"] == [{"name": "s"}]
+
+    @pytest.mark.parametrize("architecture", ["arm64", ""])
+    def test_an_image_of_another_architecture_is_for_its_nodes(self, architecture: str) -> None:
+        given = {"image": {"architecture": architecture}, "enforce": {"enabled": True}}
+        wanted = {"kubernetes.io/arch": architecture} if architecture else {}
+        specs = pod_specs(templated(given))
+        assert len(specs) == 3
+        for spec in specs.values():
+            of_every_node = {key: value for key, value in spec["nodeSelector"].items() if "koordebpf" not in key}
+            assert of_every_node == {"kubernetes.io/os": "linux", **wanted}
 
     def test_the_image_is_pinned_by_a_digest_that_is_given(self) -> None:
         image = {"repository": "r.example/k", "digest": f"sha256:{'0' * 64}"}

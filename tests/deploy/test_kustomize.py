@@ -21,6 +21,7 @@ from koordebpf.report.http.listener import probes_beside
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
 
+LINUX = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}  # what the image is for
 SHARED = {
     ("Namespace", CONFIG_NAMESPACE),
     ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
@@ -78,7 +79,7 @@ class TestKustomize:
             # SELinux's type for containers may neither use bpf(2) nor write to cgroups.
             assert security.get("seLinuxOptions") == ({"type": "spc_t"} if "agent" in name else None)
             assert "appArmorProfile" not in security
-            assert pod["nodeSelector"]["kubernetes.io/os"] == "linux"
+            assert LINUX.items() <= pod["nodeSelector"].items()
             assert not pod.keys() & {"hostPID", "hostNetwork", "hostIPC"}, name
             # Who is to be quick is not throttled; who leaks is ended.
             assert container["resources"]["limits"].keys() == {"memory"}
