@@ -92,8 +92,8 @@ GROWING = {("run", "audit"), ("run", "frames")}  # appended to, not replaced
 # Parameters that name what is read, a folder, a cgroup, or a socket.
 READ = {
     "audit", "cgroup", "cgroup_root", "config", "configmap", "directory", "files", "folder", "frame", "frames",
-    "journals", "in_flight", "node_cgroup", "node_path", "nodes", "nodeslo_path", "other", "path", "recorder", "recording",
-    "recordings", "replay", "run_dir", "series", "snapshot", "source", "url",
+    "journals", "in_flight", "node_cgroup", "node_path", "nodes", "nodeslo_path", "other", "path", "recorder",
+    "recording", "recordings", "replay", "run_dir", "series", "snapshot", "source", "url",
 }  # fmt: skip
 # Texts that name no path.
 TEXTS = {
