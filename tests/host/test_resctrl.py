@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -380,10 +381,10 @@ class TestCollector:
         assert "cbm_mask: 'many\\n': must be a number" in found.problem
 
 
-# A /sys/fs with the fake in it, in a mount namespace of the agent's own.
-_MOUNTS = """mount -t tmpfs none "$1" && mkdir "$1/cgroup" "$1/bpf" "$1/resctrl" &&
+# A /sys/fs with the fake in it, and a CPU of Intel's, in a mount namespace of the agent's own.
+_MOUNTS = """mount --bind "$3" /proc/cpuinfo && mount -t tmpfs none "$1" && mkdir "$1/cgroup" "$1/bpf" "$1/resctrl" &&
 mount --rbind /sys/fs/cgroup "$1/cgroup" &&
-mount --bind "$2" "$1/resctrl" && mount --rbind "$1" /sys/fs && shift 2 && exec "$@\""""
+mount --bind "$2" "$1/resctrl" && mount --rbind "$1" /sys/fs && shift 3 && exec "$@\""""
 
 
 @pytest.mark.slow
@@ -394,7 +395,9 @@ class TestAgent:
             pytest.skip(f"{OTHER_MACHINE}no unshare")
         fs = tmp_path / "fs"
         fs.mkdir()
-        return "unshare", "-m", "sh", "-c", _MOUNTS, "sh", str(fs), str(root)
+        cpuinfo = tmp_path / "cpuinfo"
+        cpuinfo.write_text(re.sub(r"(?m)^(vendor_id\s*: ).*", r"\1GenuineIntel", Path("/proc/cpuinfo").read_text()))
+        return "unshare", "-m", "sh", "-c", _MOUNTS, "sh", str(fs), str(root), str(cpuinfo)
 
     @staticmethod
     def arguments(folder: Path, strategy: object, gate: str = "true") -> tuple[object, ...]:
