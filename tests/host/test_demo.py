@@ -177,12 +177,17 @@ def test_a_hog_is_evicted_before_the_eyes_of_the_user() -> None:
     # What the agent says depends on the kernel, the cgroup version and what root may do here.
     release = ".".join(platform.release().split(".")[:2])
     if f"Linux {release} and cgroup v{find_memory_hierarchy().version}:" in machine:
-        assert set(printed.sentences) <= set(expected.sentences), PAGE_IS_OLD
+        assert set(in_time(printed)) <= set(expected.sentences), PAGE_IS_OLD
         assert after_the_threshold(printed) == after_the_threshold(expected), PAGE_IS_OLD
 
 
+# On a busy machine a round falls between the kill and the end of the processes, and says so.
+def in_time(printed: Transcript) -> list[str]:
+    return [each for each in printed.sentences if "has not released its memory yet" not in each]
+
+
 def after_the_threshold(printed: Transcript) -> set[str]:
-    sentences = printed.sentences
+    sentences = in_time(printed)
     return set(sentences[[sentence.split()[1] for sentence in sentences].index("evicting") :])
 
 
