@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -14,18 +15,21 @@ from koordebpf.agent.parts import AgentParts
 from koordebpf.collect.frame import frame_of, in_force, remembering
 from koordebpf.collect.node_watch import signal_state
 from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.policy.evict.all_features import are_on
 from koordebpf.policy.evict.candidates.eligibility import eligibility
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
-from koordebpf.state.amount import MEMORY
+from koordebpf.state.amount import CPU, MEMORY
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.store.sink import (
     EligibilityCounted,
+    Event,
     ExemptCounted,
     KatalystActed,
     LadderLooked,
+    ReportFailed,
     RoundEnded,
     StrategiesHeld,
     SuppressionHeld,
@@ -66,6 +70,7 @@ class Rounds:
         self._pace = pace
         self._settings = _tick_settings(config, kills_overdue=parts.overdue_kill is not None)
         self._started_ns = parts.clock.now_ns()
+        self._is_count_due = False  # of the pods that may be evicted: it waits for a look at the CPUs
 
     def run(self, now_ns: int, measured: Measured, woken_by: str | None) -> RoundEnd:
         """Decide on a full measurement and carry the decision out.
@@ -92,6 +97,7 @@ class Rounds:
             self._parts.dead_man.choose(tick, view, decision.holding, above, clock.now_ns())
         self._carry_out_strategies(view, decision)
         self._parts.sinks.publish(RoundEnded(tick, view, decision, signal_state(self._parts.measuring.watch)))
+        self._report(view)
         return RoundEnd(view.measure, decision.is_short)
 
     def _carry_out_strategies(self, view: NodeView, decision: TickDecision) -> None:
@@ -112,11 +118,32 @@ class Rounds:
             parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
         if parts.ladder:
             publish(LadderLooked(parts.ladder.counts))
-        if self._pace.take_exempt(view.now_ns):
-            publish(ExemptCounted(exempt_bytes(view, self._config.eviction)))
-            # Plugins of Katalyst may ask for any pod.
-            found = None if parts.katalyst else eligibility(view, self._config.eviction)
-            publish(EligibilityCounted(found, view.now_ns))
+
+    # For people alone. Where the CPUs were not measured, as during a crossing, the pods are counted in a later round,
+    # but for no longer than a period.
+    def _report(self, view: NodeView) -> None:
+        is_period_over = self._pace.take_exempt(view.now_ns)
+        if is_period_over:
+            self._try_report("exempt memory", lambda: ExemptCounted(exempt_bytes(view, self._config.eviction)))
+        lacks_cpu = view.cpu is None and self._parts.suppression is not None and are_on(view.feature_gates, CPU)
+        if is_period_over and lacks_cpu and not self._is_count_due:
+            self._is_count_due = True
+        elif is_period_over or (self._is_count_due and not lacks_cpu):
+            self._is_count_due = False
+            self._try_report("eligible pods", lambda: self._eligibility(view))
+
+    # Plugins of Katalyst may ask for any pod.
+    def _eligibility(self, view: NodeView) -> EligibilityCounted:
+        found = None if self._parts.katalyst else eligibility(view, self._config.eviction)
+        return EligibilityCounted(found, view.now_ns)
+
+    def _try_report(self, name: str, made: Callable[[], Event]) -> None:
+        event: Event
+        try:
+            event = made()
+        except Exception as error:
+            event = ReportFailed(name, error)
+        self._parts.sinks.publish(event)
 
     # The round's frame and the view that it stands for. Pods whose memory is back are no longer counted on.
     def _framed(self, now_ns: int, measured: Measured, woken_by: str | None) -> tuple[TickFrame, NodeView]:

@@ -19,7 +19,7 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, Sink
+from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, ReportFailed, Sink
 from koordebpf.store.wal import InFlight
 
 if TYPE_CHECKING:
@@ -48,21 +48,23 @@ class Sinks:
         self.errors: dict[str, int] = {}  # by sink
 
     def publish(self, event: Event) -> None:
-        """Let those sinks take the event."""
+        """Let those sinks take the event; a report that could not be made counts as an error of a sink of its name."""
+        if isinstance(event, ReportFailed):
+            self._count_error(event.report, f"{event.report} could not be counted", event.error)
         for sink in self._takers[type(event)]:
             try:
                 sink.publish(event)
-            except Exception:
-                self._count_error(sink.name, event)
+            except Exception as error:
+                self._count_error(sink.name, f"sink {sink.name} failed on {type(event).__name__}", error)
 
     def publish_change(self, change: FileChange) -> None:
         """Publish a change of a file at the moment it is made."""
         self.publish(FileChanged(change, self._clock.wall_s()))
 
-    def _count_error(self, name: str, event: Event) -> None:
+    def _count_error(self, name: str, what: str, error: Exception) -> None:
         self.errors[name] = count = self.errors.get(name, 0) + 1
         if count == 1:
-            log.exception("sink %s failed on %s; more of its errors are only counted", name, type(event).__name__)
+            log.error("%s; more of its errors are only counted", what, exc_info=error)
 
 
 def open_sinks(

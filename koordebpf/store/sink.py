@@ -155,6 +155,13 @@ class EligibilityCounted(msgspec.Struct, frozen=True):
     now_ns: int
 
 
+class ReportFailed(msgspec.Struct, frozen=True):
+    """What a round would have reported could not be made; the round itself has ended as it should."""
+
+    report: str
+    error: Exception
+
+
 class RoundEnded(msgspec.Struct, frozen=True):
     """A full measurement was decided on, and the decision was carried out as far as no guard forbade it."""
 
@@ -207,6 +214,7 @@ Event = (
     | KatalystActed
     | ExemptCounted
     | EligibilityCounted
+    | ReportFailed
     | RoundEnded
     | NodeSampled
     | TickEnded

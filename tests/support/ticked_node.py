@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
@@ -58,9 +61,9 @@ class Recorder:
 
 
 class Node:
-    """A node cgroup with two best-effort pods, and its agent; `parts` are more of it."""
+    """A node cgroup with two best-effort pods, and its agent; `gates` differ from the default, `parts` are more."""
 
-    def __init__(self, folder: Path, **parts: Any) -> None:
+    def __init__(self, folder: Path, *, gates: Mapping[str, bool] | None = None, **parts: Any) -> None:
         self.clock, self.sink = StillClock(), Recorder()
         self.top = folder / "cgroup" / "node"
         self.pods = {name: self.top / "kubepods" / "besteffort" / f"pod{uid}" for name, uid in UIDS.items()}
@@ -73,6 +76,7 @@ class Node:
         config = AgentConfig(
             files=(self._manifest,), node_cgroup=self.top, eviction=EvictSettings(cool_time_ns=NS_PER_S)
         )
+        config = replace(config, feature_gates={**config.feature_gates, **(gates or {})})
         scope = open_scope(MemoryHierarchy(2, folder / "cgroup", 0), self.top)
         source = FileSource(config.files)
         self.watch = NodeWatch(scope, source, config.min_stall_ns, backend="files")

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.agent.sinks import Sinks, open_sinks
+from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.candidates.eligibility import Eligibility, eligibility
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health, ReportServer
@@ -20,7 +21,7 @@ from koordebpf.slo.pods.qos import QOS_LABEL
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import EligibilityCounted
+from koordebpf.store.sink import EligibilityCounted, ReportFailed, RoundEnded
 from koordebpf.units import NS_PER_S
 from tests.contract.test_metrics import get, scrape
 from tests.support.ticked_node import Node
@@ -117,6 +118,82 @@ def test_what_passes_does_not_count_against_a_pod() -> None:
 
 def test_where_no_feature_is_on_nothing_is_said() -> None:
     assert eligibility(view(pod("hog"), BEMemoryEvict=False), EvictSettings()) is None
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [{}, {"enable": False}, {"enable": True, "memoryEvictThresholdPercent": 70, "memoryEvictLowerPercent": 80}, None],
+)
+def test_features_that_the_strategy_switches_off_evict_no_pod_and_the_plan_says_why(
+    strategy: dict[str, object] | None,
+) -> None:
+    # GIVEN two features that are on, and a strategy that switches them off, lacks a value, or is not there
+    seen = view_of_frame(frame([pod("one"), ls_pod("two")], used=900, threshold=strategy or {}))
+    seen = replace(seen, feature_gates={"BEMemoryEvict": True, "MemoryEvict": True})
+    seen = replace(seen, strategy=None) if strategy is None else seen
+    # WHEN the pods are counted
+    found = eligibility(seen, EvictSettings())
+    # THEN none may be evicted, for the reason of the plan
+    planned = decide(seen, EvictSettings()).features
+    reasons = {each.verdict.reason for each in planned if each.verdict.feature in seen.feature_gates}
+    assert found is not None and found.is_none
+    assert found.reasons == {planned[0].verdict.skipped: 2}
+    assert all(each in found.sentence for each in reasons), found.sentence
+
+
+def test_a_feature_that_lacks_its_own_value_does_not_count() -> None:
+    gates = {"BEMemoryEvict": False, "MemoryEvict": True}
+    found = eligibility(view(ls_pod("one"), ls_pod("two"), **gates), EvictSettings())
+    assert found is not None
+    assert found.sentence == (
+        "0 of 2 pods may be evicted: resourceUsedThresholdWithBE is unusable: EvictEnabledPriorityThreshold not config"
+    )
+    # AND beside one that has all it needs the pods are counted for that one
+    assert eligibility(view(pod("be"), ls_pod("web"), MemoryEvict=True), EvictSettings()) == Eligibility(
+        2, 1, {"other_label": 1}
+    )
+
+
+@pytest.mark.parametrize("feature", ["BECPUEvict", "CPUAllocatableEvict", "CPUEvict"])
+def test_features_of_cpus_that_are_not_measured_evict_no_pod_and_end_no_round(tmp_path: Path, feature: str) -> None:
+    # GIVEN an agent whose one feature is for CPU, on a node whose CPUs are not measured
+    gates = {"BEMemoryEvict": False, feature: True}
+    with closing(Node(tmp_path, gates=gates)) as node:
+        # WHEN it counts its pods
+        for _ in range(25):
+            node.tick(NS_PER_S)
+        # THEN each round ends, and the count comes after the end
+        kinds = [type(each) for each in node.sink.events]
+        assert kinds.count(RoundEnded) == 25
+        assert kinds.index(EligibilityCounted) > kinds.index(RoundEnded)
+        counted = [each for each in node.sink.events if isinstance(each, EligibilityCounted)]
+        said = "0 of 2 pods may be evicted: the node's CPUs were not measured"
+        assert {each.found and each.found.sentence for each in counted} == {said}
+
+
+def test_a_report_that_fails_ends_no_round_and_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a count that always fails
+    def broken(*_: object) -> None:
+        raise ValueError("zip")
+
+    monkeypatch.setattr("koordebpf.agent.rounds.eligibility", broken)
+    with closing(Node(tmp_path)) as node:
+        sinks = Sinks((node.sink,), node.clock)
+        # WHEN the agent ticks for three periods of it
+        for _ in range(25):
+            node.tick(NS_PER_S)
+        for event in node.sink.take(ReportFailed):
+            sinks.publish(event)
+        # THEN every round has ended, and the error is counted and logged once
+        assert len(node.sink.take(RoundEnded)) == 25
+    assert sinks.errors == {"eligible pods": 3}
+    failures = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert [each.getMessage() for each in failures] == [
+        "eligible pods could not be counted; more of its errors are only counted"
+    ]
+    assert failures[0].exc_info is not None
 
 
 def test_without_pods_nothing_is_wrong() -> None:

@@ -70,9 +70,8 @@ def _eligible(found: Eligibility | None) -> Iterator[Metric]:
         "Pods that may be evicted, now or later; at 0 nothing ever is.",
         found.eligible,
     )
-    others = GaugeMetricFamily(
-        "koordebpf_ineligible_pods", "Pods that are never evicted as they are, by reason.", labels=["reason"]
-    )
+    text = "Pods that are never evicted as they and the strategy are, by reason."
+    others = GaugeMetricFamily("koordebpf_ineligible_pods", text, labels=["reason"])
     for reason, count in found.reasons.items():
         others.add_metric([reason], count)
     yield others

@@ -80,7 +80,7 @@ class SinkMetrics:
             yield GaugeMetricFamily("koordebpf_log_waiting", "Log lines not written yet.", self.log_sink.waiting)
         dropped = events.dropped if events else 0
         yield CounterMetricFamily("koordebpf_events_dropped", "Kubernetes Events not recorded.", dropped)
-        text = "Events that a sink failed on."
+        text = "Events that a sink failed on, and reports that could not be made."
         yield by_label(CounterMetricFamily, "koordebpf_sink_errors", text, "sink", self.errors)
         if self.recorder is not None:
             yield from _recorder_families(self.recorder)

@@ -67,7 +67,8 @@ def test_a_sink_takes_what_it_matches(name: str, taken: list[str], matched: list
 
 
 def test_every_event_is_taken() -> None:
-    assert {each for _, taken, _ in ALL for each in taken} == {each.__name__ for each in EVENTS}
+    own = {"ReportFailed"}  # `Sinks` counts it
+    assert {each for _, taken, _ in ALL for each in taken} | own == {each.__name__ for each in EVENTS}
 
 
 class Taker:
