@@ -21,6 +21,7 @@ log = logging.getLogger("koordebpf")
 
 IN_MEMORY_BYTES = 4 * MIB
 _FILE_BYTES = GIB
+_READER_S = 5.0  # Why: a person who starts the reader after it; the agent does not run meanwhile
 NOT_RECORDED = RecorderSettings(folder=None)
 
 
@@ -53,7 +54,7 @@ def _open_store(config: AgentConfig, scope: NodeScope, node: str) -> Store:
 
     settings, run = config.recorder, Run(secrets.token_hex(4), node)
     if settings.file is not None:
-        return FileStore(settings.file, run, _FILE_BYTES, option="recorder.file")
+        return FileStore(settings.file, run, _FILE_BYTES, option="recorder.file", reader_s=_READER_S)
     assert settings.folder is not None
     # By name alone: the id of a cgroup is another one after a restart, and nothing would remove what was before it.
     own = Path("recorder") / ("machine" if scope.kind == "machine" else scope.path.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from koordebpf.printable import json_bytes
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.line_sink import MAX_LINES, LineSink
-from koordebpf.store.outputs.output_file import STDOUT
+from koordebpf.store.outputs.descriptors import STDOUT
 from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.v1.requests import AuditedRequest
@@ -17,6 +17,7 @@ from koordebpf.store.write_log import AuditedWrite
 
 _log = logging.getLogger("koordebpf")
 
+KEPT = 3  # files before the one that is written
 _BEST = 10  # candidates of the ranking that a line holds
 
 
@@ -36,7 +37,7 @@ class AuditLog:
         path: Path | None,
         *,
         max_bytes: int = 16 << 20,
-        kept: int = 3,
+        kept: int = KEPT,
         waiting_lines: int = MAX_LINES,
         recovered: Callable[[int], None] | None = None,
     ) -> None:
@@ -97,7 +98,7 @@ def open_audit(path: Path | None) -> AuditLog | None:
     """
     if path is None:
         return None
-    check_file("--audit", path)
+    check_file("--audit", path, KEPT)
     audit = AuditLog(None if path == STDOUT else path, recovered=_say_lost)
     audit.start()
     return audit

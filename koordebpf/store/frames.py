@@ -21,6 +21,7 @@ from koordebpf.units import MIB
 log = logging.getLogger("koordebpf")
 
 _MAX_BYTES = 64 * MIB  # Why: a minute of a node with 330 containers, and one more in the file before
+KEPT = 1
 _WAITING = 200  # lines; Why: a second of a disk that is busy
 _CLOSE_S = 0.5
 
@@ -52,7 +53,7 @@ class FrameLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._sink = LineSink(
-            RotatedFile(path, max_bytes=_MAX_BYTES, kept=1).append, "frames", max_lines=_WAITING, recovered=_say_lost
+            RotatedFile(path, max_bytes=_MAX_BYTES, kept=KEPT).append, "frames", max_lines=_WAITING, recovered=_say_lost
         )
         self._sink.start()
 
@@ -82,7 +83,7 @@ def open_frames(path: Path | None) -> FrameLog | None:
     """
     if path is None:
         return None
-    check_file("--frames", path)
+    check_file("--frames", path, KEPT)
     return FrameLog(path)
 
 

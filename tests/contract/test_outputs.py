@@ -5,11 +5,13 @@ The commands run whole where they need no kernel; of `run`, `record` and `trace`
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -27,7 +29,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.store.audit import open_audit
 from koordebpf.store.frames import open_frames
-from koordebpf.store.outputs.rotated_file import RotatedFile
+from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.recording import Recorder, own_header
 from koordebpf.store.sink import AgentStopped
@@ -206,6 +208,8 @@ def test_another_link_is_refused(
     place: tuple[str, str], folder: Path, tmp_path: Path, given: Path, target: str
 ) -> None:
     to = tmp_path / "target"
+    if target == "nowhere" and place in GROWING:  # where its folder is there, a log is made
+        to = tmp_path / "none" / "target"
     match target:
         case "device":
             device(to)
@@ -213,13 +217,13 @@ def test_another_link_is_refused(
             os.mkfifo(to)
         case "folder":
             to.mkdir()
-    before = to.lstat() if to.exists() else None
+    before = to.lstat() if target in {"device", "fifo", "folder"} else None
     (folder / "out").symlink_to(to)
     with pytest.raises(ConfigError, match="must be a file that can be written: a link must lead to a reg") as refused:
         WRITERS[place](folder / "out", given)
     assert refused.value.path and refused.value.value == str(folder / "out")
     assert (folder / "out").is_symlink() and names(folder) == {"out"}
-    assert (to.lstat() if to.exists() else None) == before
+    assert before == (to.lstat() if before else None) and to.exists() == (before is not None)
 
 
 def test_a_device_is_written_and_stays(place: tuple[str, str], folder: Path, given: Path) -> None:
@@ -270,22 +274,73 @@ def test_a_folder_is_refused(place: tuple[str, str], folder: Path, given: Path) 
     assert names(folder) == set()
 
 
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/proc/thread-self/fd/1"])
 def test_a_dash_is_standard_output(
     place: tuple[str, str],
+    name: str,
     folder: Path,
     given: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     monkeypatch.chdir(folder)
-    WRITERS[place](Path("-"), given)
+    WRITERS[place](Path(name), given)
     assert capfdbinary.readouterr().out
     assert names(folder) == set()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "deleted file"])
+def test_a_descriptor_of_ones_own_is_written_by_its_name_and_through_a_link(
+    place: tuple[str, str], folder: Path, given: Path, kind: str
+) -> None:
+    # GIVEN something that was opened before, which its name cannot open again or would replace
+    with ExitStack() as stack:
+        read, fd = opened(kind, folder, stack)
+        (folder / "out").symlink_to(f"/dev/fd/{fd}")
+        before = os.fstat(fd)
+        # WHEN it is written THEN what was open has got it, and stays
+        for path in (Path(f"/proc/self/fd/{fd}"), Path(f"/dev/fd/{fd}"), folder / "out"):
+            WRITERS[place](path, given)
+            assert kind == "device" or read()
+        assert (folder / "out").is_symlink() and names(folder) == {"out"}
+        assert (os.fstat(fd).st_ino, os.fstat(fd).st_mode) == (before.st_ino, before.st_mode)
+
+
+def opened(kind: str, folder: Path, stack: ExitStack) -> tuple[Callable[[], bytes], int]:
+    """Return what reads it, and a descriptor that writes to it."""
+    if kind == "socket":
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+        return lambda: ours.recv(1 << 20), theirs.fileno()
+    if kind == "pipe":
+        reading, writing = os.pipe()
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)  # no one reads before all is written
+        stack.callback(os.close, reading)
+    elif kind == "device":
+        reading, writing = -1, os.open("/dev/null", os.O_WRONLY)
+    else:
+        writing = reading = os.open(folder / "gone", os.O_RDWR | os.O_CREAT)
+        (folder / "gone").unlink()
+    stack.callback(os.close, writing)
+    return lambda: os.pread(reading, 1 << 20, 0) if kind == "deleted file" else os.read(reading, 1 << 20), writing
+
+
+def test_a_descriptor_that_cannot_be_written_is_refused(place: tuple[str, str], given: Path) -> None:
+    reading = os.open("/dev/null", os.O_RDONLY)
+    try:
+        for path in (Path(f"/dev/fd/{reading}"), Path("/proc/self/fd/98765")):
+            with pytest.raises(ConfigError, match=r"must be a file that can be written: descriptor \d+ is "):
+                WRITERS[place](path, given)
+    finally:
+        os.close(reading)
 
 
 def test_two_logs_do_not_share_standard_output() -> None:
     with pytest.raises(ConfigError, match="--frames: '-': must not be standard output"):
         check_arguments(AgentConfig(audit=Path("-"), frames=Path("-")))
+    with pytest.raises(ConfigError, match="--frames: '/dev/fd/1': must not be standard output"):
+        check_arguments(AgentConfig(audit=Path("/dev/stdout"), frames=Path("/dev/fd/1")))
 
 
 def test_a_file_called_dash_has_a_folder_before_it() -> None:
@@ -305,6 +360,87 @@ def test_a_log_behind_a_link_is_rotated_beside_its_target(folder: Path, tmp_path
     assert names(folder) == {"out"} and (folder / "out").is_symlink()
     assert (tmp_path / "target").read_bytes() == b"third 1\n"
     assert (tmp_path / "target.1").read_bytes() == b"second\n"
+
+
+@pytest.mark.parametrize("place", sorted(GROWING), ids=lambda place: place[1])
+def test_a_log_that_is_moved_away_behind_a_link_is_made_again(
+    place: tuple[str, str], folder: Path, tmp_path: Path, given: Path
+) -> None:
+    # GIVEN a log behind two links, and its file moved away, as by logrotate
+    target = tmp_path / "target"
+    (tmp_path / "between").symlink_to("target")
+    (folder / "out").symlink_to("../between")
+    log = RotatedFile(folder / "out", max_bytes=1000, kept=1)
+    log.append(b"one\n")
+    target.rename(tmp_path / "moved")
+    # WHEN another line comes, or another agent starts THEN the file is made again, and the links stay
+    log.append(b"two\n")
+    assert target.read_bytes() == b"two\n" and (tmp_path / "moved").read_bytes() == b"one\n"
+    target.unlink()
+    WRITERS[place](folder / "out", given)
+    assert target.read_bytes() and stat.S_IMODE(target.stat().st_mode) & 0o007 == 0
+    assert (folder / "out").is_symlink() and (tmp_path / "between").is_symlink()
+
+
+def test_a_rotation_that_was_cut_off_is_carried_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN an agent that was killed when its log behind a link was renamed and the next one not made
+    (folder / "out").symlink_to(tmp_path / "target")
+    log, rotate = RotatedFile(folder / "out", max_bytes=5, kept=1), RotatedFile._rotate
+    log.append(b"one\n")
+
+    def killed(self: RotatedFile, path: Path) -> None:
+        rotate(self, path)
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(RotatedFile, "_rotate", killed)
+        log.append(b"two\n")
+    # WHEN the next one starts THEN it writes
+    check_file("--audit", folder / "out", 1)
+    RotatedFile(folder / "out", max_bytes=5, kept=1).append(b"three\n")
+    assert (tmp_path / "target").read_bytes() == b"three\n"
+    assert (tmp_path / "target.1").read_bytes() == b"one\n"
+
+
+@pytest.mark.parametrize("place", sorted(GROWING), ids=lambda place: place[1])
+def test_a_log_that_cannot_be_rotated_is_refused_at_the_start(
+    place: tuple[str, str], folder: Path, given: Path
+) -> None:
+    (folder / "out.1").mkdir()
+    with pytest.raises(ConfigError, match=r"out\.1 must be a regular file, or not be there"):
+        WRITERS[place](folder / "out", given)
+
+
+def test_a_recording_waits_for_a_reader_so_long_and_no_longer(
+    folder: Path, given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("koordebpf.agent.recorder._READER_S", 0.2)
+    os.mkfifo(folder / "out")
+    with pytest.raises(ConfigError, match=r"recorder.file: .* it is a FIFO without a reader"):
+        _record(folder / "out", given)
+
+
+def test_a_strangers_file_in_a_folder_for_all_is_refused(place: tuple[str, str], folder: Path, given: Path) -> None:
+    # GIVEN a file of another user in a folder like /tmp, at the path or behind a link
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a file away")
+    shared, stranger = folder / "shared", 65534
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "out").write_bytes(BEFORE)
+    os.chown(shared / "out", stranger, stranger)
+    (folder / "link").symlink_to(shared / "out")
+    # WHEN it is to be written THEN that is refused: he would read it
+    for path in (shared / "out", folder / "link"):
+        with pytest.raises(ConfigError, match=r"must be a file that can be written: (it is another|Permission)"):
+            WRITERS[place](path, given)
+    assert (shared / "out").read_bytes() == BEFORE and names(shared) == {"out"}
+    # AND where the folder is not for all it is written, and stays his
+    shared.chmod(0o755)
+    WRITERS[place](shared / "out", given)
+    assert (shared / "out").stat().st_uid == stranger
 
 
 def test_a_rotated_log_replaces_nothing_but_files(folder: Path) -> None:

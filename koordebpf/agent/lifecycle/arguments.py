@@ -7,7 +7,8 @@ import os
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.report.http.listener import parse_listen
-from koordebpf.store.outputs.output_file import STDOUT
+from koordebpf.store import audit, frames
+from koordebpf.store.outputs.descriptors import descriptor_name, named_descriptor
 from koordebpf.store.outputs.rotated_file import check_file
 
 
@@ -19,8 +20,10 @@ def check_arguments(config: AgentConfig) -> None:
     Raises:  ConfigError: an address is not host:port, a file cannot be written, or there is nowhere to make the run
              directory in.
     """
-    if config.audit == config.frames == STDOUT:
-        raise ConfigError("--frames", "-", "must not be standard output, which has the lines of --audit")
+    written = [None if each is None else named_descriptor(each) for each in (config.audit, config.frames)]
+    if written[0] is not None and written[0] == written[1]:
+        rule = f"must not be {descriptor_name(written[0])}, which has the lines of --audit"
+        raise ConfigError("--frames", str(config.frames), rule)
     for option, listen in (("--listen", config.listen), ("--probe-listen", config.probe_listen)):
         if listen:
             parse_listen(listen, option)
@@ -31,6 +34,6 @@ def check_arguments(config: AgentConfig) -> None:
         raise ConfigError("--run-dir", str(config.run_dir), f"{above} must be a folder that is there")
     if (recording := config.recorder.file) is not None and not recording.absolute().parent.is_dir():
         raise ConfigError("FILE", str(recording), f"{recording.absolute().parent} must be a folder that is there")
-    for option, path in (("--audit", config.audit), ("--frames", config.frames)):
+    for option, path, kept in (("--audit", config.audit, audit.KEPT), ("--frames", config.frames, frames.KEPT)):
         if path is not None:
-            check_file(option, path)
+            check_file(option, path, kept)

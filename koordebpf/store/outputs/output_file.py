@@ -1,8 +1,13 @@
 """Every file that an option names for output is opened here, so that one rule holds for all of them.
 
 `-` is standard output. A missing path or a regular file is replaced whole; a log that grows is appended to. The target
-of a link is written if it is a regular file, and the link stays; any other link is refused. Devices, FIFOs and sockets
-are written to, and never replaced or removed.
+of a link is written if it is a regular file, and the link stays; any other link is refused, but a log that grows makes
+the missing file that a link names, which logrotate may have moved away. Devices, FIFOs and sockets are written to, and
+never replaced or removed.
+
+/dev/stdout, /dev/stderr, /dev/fd/N and /proc/self/fd/N are the process's own descriptors. They, and links to them, are
+written to as `-` is, whatever they lead to. Another user's file in a folder that all may write to is refused, as with
+fs.protected_regular, also where that is off: he would read what is written.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import os
 import secrets
 import socket
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeGuard
@@ -20,12 +26,12 @@ from typing import TypeGuard
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.store.line_sink import write_whole
+from koordebpf.store.outputs.descriptors import STDOUT, descriptor_name, duplicate, own_descriptor
 
-STDOUT = Path("-")
-_STDOUT_FD = 1
 _RULE = "must be a file that can be written"
 _LINK = "a link must lead to a regular file"
 _OPEN = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY
+_NO_READER_S = 0.01  # between looks for one
 _MODE = 0o600  # Why: names of pods are in it, and those are for the one who asked
 
 
@@ -38,14 +44,15 @@ class OutputFile(Closing):
     Args:
         option: that names it, for errors.
         path: `-` for standard output.
+        reader_s: how long to wait for the reader of a FIFO or socket; None: for ever.
 
     Raises:  ConfigError: it cannot be written; what is there stays as it is.
     """
 
-    def __init__(self, option: str, path: Path) -> None:
+    def __init__(self, option: str, path: Path, *, reader_s: float | None = None) -> None:
         self.name = "standard output" if path == STDOUT else str(path)
         self._place: tuple[Path, Path] | None = None  # the new file and its place, until it is there
-        self._option, self._path = option, path
+        self._option, self._path, self._reader_s = option, path, reader_s
         self.fd = -1
         try:
             self._open()
@@ -89,21 +96,23 @@ class OutputFile(Closing):
             self.fd = -1
 
     def _open(self) -> None:
-        if self._path == STDOUT:
-            if os.isatty(_STDOUT_FD):  # which would obey what is in it
-                raise OSError(errno.ENOTTY, "standard output is a terminal; redirect it into a file")
-            self.fd = os.dup(_STDOUT_FD)
+        if (own := own_descriptor(self._path)) is not None:
+            if os.isatty(own):  # which would obey what is in it
+                raise OSError(errno.ENOTTY, f"{descriptor_name(own)} is a terminal; redirect it into a file")
+            self.fd = duplicate(own)
             return
         found = _lstat(self._path)
         if _is_special(found):
-            self.fd = _open_special(self._path, found, _OPEN)
+            self.fd = _open_special(self._path, found, _OPEN, self._reader_s)
             return
         place = _target(self._path) if found is not None and stat.S_ISLNK(found.st_mode) else self._path
+        before = None if found is None else place.lstat()
+        if before is not None:
+            _check_owner(place, before)
         made = place.with_name(f".{secrets.token_hex(8)}.part")
         self.fd = os.open(made, _OPEN | os.O_CREAT | os.O_EXCL, _MODE)
         self._place = made, place
-        if found is not None:
-            before = place.stat()
+        if before is not None:
             with contextlib.suppress(PermissionError):
                 os.fchown(self.fd, before.st_uid, before.st_gid)
             os.fchmod(self.fd, before.st_mode & 0o777)
@@ -128,27 +137,46 @@ def check_output(option: str, path: Path) -> None:
 
     Raises:  ConfigError: it cannot be written.
     """
-    if path == STDOUT or path.is_dir() or not _is_special(_lstat(path)):
+    if is_descriptor(option, path) or path.is_dir() or not _is_special(_lstat(path)):
         OutputFile(option, path).close()
 
 
 def open_growing(path: Path, mode: int) -> tuple[int, Path | None]:
     """Open an output to append to it, made with this mode where it is missing; return fd and path of a regular file.
 
-    The path is None for a device, FIFO or socket: only a regular file may be rotated. open(2) may wait: for the reader
-    of a FIFO, or for a disk.
+    The path is None for a descriptor of one's own, a device, FIFO or socket: only a regular file may be rotated.
+    open(2) may wait: for the reader of a FIFO, or for a disk.
 
-    Raises:  OSError: it cannot be opened, or is a link to what is no regular file.
+    Raises:  OSError: it cannot be opened, is another user's, or is a link to what is no regular file.
     """
-    if path == STDOUT:
-        return os.dup(_STDOUT_FD), None
+    if (own := own_descriptor(path)) is not None:
+        return duplicate(own), None
     found = _lstat(path)
     if _is_special(found):
         return _open_special(path, found, _OPEN | os.O_APPEND), None
     if found is not None and stat.S_ISLNK(found.st_mode):
-        path = _target(path)
+        path = _target(path, may_be_missing=True)
     fd = os.open(path, _OPEN | os.O_APPEND | os.O_CREAT, mode)
-    return fd, path if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    opened = os.fstat(fd)
+    if not stat.S_ISREG(opened.st_mode):
+        return fd, None
+    try:
+        _check_owner(path, opened)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd, path
+
+
+def is_descriptor(option: str, path: Path) -> bool:
+    """Tell whether a path is one of the process's own descriptors, or a link to one.
+
+    Raises:  ConfigError: the kernel does not follow the link.
+    """
+    try:
+        return own_descriptor(path) is not None
+    except OSError as error:
+        raise ConfigError(option, str(path), f"{_RULE}: {error.strerror}") from error
 
 
 def check_replaceable(paths: Iterable[Path]) -> None:
@@ -173,11 +201,15 @@ def _is_special(found: os.stat_result | None) -> TypeGuard[os.stat_result]:
     return found is not None and not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode)
 
 
-# The kernel follows the link, so that its rules for links in /tmp hold.
-def _target(path: Path) -> Path:
+# The kernel follows the link, so that its rules for links in /tmp hold; where nothing is at the end, it has followed it
+# that far.
+def _target(path: Path, *, may_be_missing: bool = False) -> Path:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError as error:
+        missing = Path(os.path.realpath(path))
+        if may_be_missing and missing.parent.is_dir():
+            return missing
         raise OSError(errno.ENOENT, f"{_LINK}, and leads nowhere") from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -187,9 +219,40 @@ def _target(path: Path) -> Path:
         os.close(fd)
 
 
-def _open_special(path: Path, found: os.stat_result, flags: int) -> int:
-    if not stat.S_ISSOCK(found.st_mode):
+# Source: fs/namei.c, may_create_in_sticky.
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    folder = path.parent.stat()
+    is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    if is_shared and found.st_uid not in (os.geteuid(), folder.st_uid):
+        raise OSError(errno.EACCES, "it is another user's file, in a folder that all may write to")
+
+
+def _open_special(path: Path, found: os.stat_result, flags: int, reader_s: float | None = None) -> int:
+    if stat.S_ISSOCK(found.st_mode):
+        return _connect(path, reader_s)
+    if reader_s is None or not stat.S_ISFIFO(found.st_mode):
         return os.open(path, flags)
+    until_s = time.monotonic() + reader_s
+    while True:
+        try:
+            fd = os.open(path, flags | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() >= until_s:
+                raise OSError(errno.ENXIO, f"it is a FIFO without a reader for {reader_s:.0f} s") from error
+            time.sleep(_NO_READER_S)
+        else:
+            os.set_blocking(fd, True)
+            return fd
+
+
+def _connect(path: Path, reader_s: float | None) -> int:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(path))
+        connection.settimeout(reader_s)
+        try:
+            connection.connect(str(path))
+        except TimeoutError as error:
+            raise OSError(errno.ETIMEDOUT, f"it is a socket that has not answered for {reader_s:.0f} s") from error
+        connection.settimeout(None)
         return connection.detach()

@@ -37,14 +37,13 @@ class RotatedFile:
 
         Raises:  OSError: nothing of it was written.
         """
-        if not self._is_whole and not _is_torn(self._path):
-            self._is_whole = True
-        line = line if self._is_whole else b"\n" + line
         fd, regular = open_growing(self._path, _MODE)
         try:
             if regular is None:
                 write_whole(fd, line)
                 return
+            if not self._is_whole and _is_torn(regular):
+                line = b"\n" + line
             size = os.fstat(fd).st_size
             if size and size + len(line) > self._max_bytes:
                 os.close(fd)
@@ -61,7 +60,7 @@ class RotatedFile:
                 os.close(fd)
 
     def _rotate(self, path: Path) -> None:
-        names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, self._kept + 1))]
+        names = [path, *_older(path, self._kept)]
         check_replaceable(names[1:])
         for newer, older in reversed(list(pairwise(names))):
             if newer.exists():
@@ -70,9 +69,11 @@ class RotatedFile:
             path.unlink()
 
 
+def _older(path: Path, kept: int) -> list[Path]:
+    return [path.with_name(f"{path.name}.{number}") for number in range(1, kept + 1)]
+
+
 def _is_torn(path: Path) -> bool:
-    if not path.is_file():  # none yet, or a pipe, whose open(2) would wait
-        return False
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -82,13 +83,13 @@ def _is_torn(path: Path) -> bool:
         return False
 
 
-def check_file(option: str, path: Path) -> None:
-    """Try a file out, by a thread: open(2) on a hung disk does not return.
+def check_file(option: str, path: Path, kept: int = 0) -> None:
+    """Try a file out that keeps so many before it, by a thread: open(2) on a hung disk does not return.
 
-    Raises:  ConfigError: it cannot be written; names the option.
+    Raises:  ConfigError: it cannot be written, or not be rotated; names the option.
     """
     answers: SimpleQueue[OSError | None] = SimpleQueue()
-    threading.Thread(target=lambda: answers.put(_try_out(path)), name="file-opener", daemon=True).start()
+    threading.Thread(target=lambda: answers.put(_try_out(path, kept)), name="file-opener", daemon=True).start()
     try:
         error = answers.get(timeout=_OPEN_S)
     except Empty:
@@ -98,10 +99,12 @@ def check_file(option: str, path: Path) -> None:
         raise ConfigError(option, str(path), f"must be a file that can be written: {error.strerror}")
 
 
-def _try_out(path: Path) -> OSError | None:
+def _try_out(path: Path, kept: int) -> OSError | None:
     try:
-        fd, _ = open_growing(path, _MODE)
+        fd, regular = open_growing(path, _MODE)
         os.close(fd)
+        if regular is not None:
+            check_replaceable(_older(regular, kept))
     except OSError as error:
         return error
     return None

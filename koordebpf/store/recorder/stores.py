@@ -127,12 +127,19 @@ class FileStore:
     """
 
     def __init__(
-        self, path: Path, run: Run, max_bytes: int, *, redacted: bool = False, option: str = "recording"
+        self,
+        path: Path,
+        run: Run,
+        max_bytes: int,
+        *,
+        redacted: bool = False,
+        option: str = "recording",
+        reader_s: float | None = None,
     ) -> None:
         wall_ns = time.time_ns()
         self._max_bytes = max_bytes
         header = replace(run.header(Pace.ALL, wall_ns), redacted=redacted)
-        self._output = OutputFile(option, path)
+        self._output = OutputFile(option, path, reader_s=reader_s)
         try:
             self._shard = ShardFile(path, header, with_samples=True, wall_ns=wall_ns, output=self._output)
         except OSError as error:

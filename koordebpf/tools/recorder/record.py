@@ -11,7 +11,7 @@ from typing import Any
 from koordebpf.agent.config.settings import agent_config, named_gates
 from koordebpf.agent.run import run_agent
 from koordebpf.slo.convert import laid_over
-from koordebpf.store.outputs.output_file import STDOUT, check_output
+from koordebpf.store.outputs.output_file import check_output, is_descriptor
 from koordebpf.store.recorder.read import Recording
 from koordebpf.tools.recorder.redact import redact_recording
 from koordebpf.units import format_bytes
@@ -48,14 +48,15 @@ def record_rounds(
         _record(first, in_file, given, seconds)
         if redact:
             return redact_recording(Recording(first), path)
-    if path != STDOUT and path.is_file():
+    if not is_descriptor("FILE", path) and path.is_file():
         return f"{len(Recording(path))} rounds, {format_bytes(path.stat().st_size)}"
     return "the recording has ended"
 
 
-# Of a device, or standard output, there is no folder of one's own.
+# Of a device, or a descriptor, there is no folder of one's own.
 def _beside(path: Path) -> Path | None:
-    return path.absolute().parent if path != STDOUT and (path.is_file() or not path.exists()) else None
+    is_own = not is_descriptor("FILE", path) and (path.is_file() or not path.exists())
+    return path.absolute().parent if is_own else None
 
 
 def _record(first: Path, in_file: Mapping[str, Any], given: Mapping[str, Any], seconds: float | None) -> None:
