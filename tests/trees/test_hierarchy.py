@@ -79,6 +79,11 @@ def test_a_space_in_the_mount_point(find) -> None:
         # In a cgroup namespace of its own the host's root is above.
         ({"/sys/fs/cgroup/memory": "/", "/host-cgroup/memory": "/../../.."}, "/host-cgroup/memory"),
         ({"/sys/fs/cgroup/memory": "/../..", "/host-cgroup/memory": "/"}, "/sys/fs/cgroup/memory"),
+        ({"/tenant": "/../../kubepods", "/host-cgroup/memory": "/../.."}, "/host-cgroup/memory"),
+        # Two dots in a name are no way up.
+        ({"/tenant": "/kubepods/a..b", "/sys/fs/cgroup/memory": "/"}, "/sys/fs/cgroup/memory"),
+        ({"/tenant": "/..evil", "/sys/fs/cgroup/memory": "/"}, "/sys/fs/cgroup/memory"),
+        ({"/tenant": "/a/..b/..c", "/sys/fs/cgroup/memory": "/"}, "/sys/fs/cgroup/memory"),
     ],
 )
 def test_of_two_mounts_the_one_that_reaches_further(find, roots, expected) -> None:
@@ -89,6 +94,16 @@ def test_of_two_mounts_the_one_that_reaches_further(find, roots, expected) -> No
 def test_no_memory_controller_says_what_to_mount(find, tmp_path) -> None:
     with pytest.raises(SupportError, match="mount -t cgroup2"):
         find(v2(tmp_path / "unified"), V2_ROWS, unified="cpu io\n")
+
+
+def test_a_table_that_is_read_in_part_is_said(find, tmp_path) -> None:
+    # GIVEN a table of more than is read, with the mount behind that
+    other = f"30 25 0:26 / /m rw - overlay overlay rw,lowerdir={'/layer:' * 10_000}\n"
+    table = other * ((1 << 24) // len(other) + 1) + v2(tmp_path / "unified")
+    with pytest.raises(
+        SupportError, match=r"no cgroup mount in the first 16\.0 MiB of .*mountinfo, which is longer, has"
+    ):
+        find(table, V2_ROWS, unified="memory\n")
 
 
 def test_a_disabled_controller_says_how_to_boot(find) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import V1_NO_LIMIT_BYTES
 from koordebpf.kernel.io.fd_file import KeptFiles
-from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts
+from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts, read_part
 
 _FILE_BYTES = 1 << 14  # memory.stat of 6.18 has 1.6 KiB, of v1 1.2 KiB
 _GONE = (errno.ENODEV, errno.ENOENT)
@@ -69,7 +69,7 @@ def find_memory_hierarchy(mountinfo: Path = MOUNTINFO, cgroups: Path = Path("/pr
     if "memory" in rows and not rows["memory"][1]:
         reason, remedy = "it is disabled", "Boot with cgroup_enable=memory and without cgroup_disable=memory"
     else:
-        reason = f"no cgroup mount in {mountinfo} has it"
+        reason = f"no cgroup mount in {read_part(mountinfo)} has it"
         remedy = "Mount it: mount -t cgroup2 none /sys/fs/cgroup; in a container, mount the host's /sys/fs/cgroup"
     raise SupportError("memory controller", reason, remedy)
 
@@ -348,7 +348,12 @@ def _cgroup_mounts(mountinfo: Path) -> list[_Mount]:
     except OSError as error:
         raise SupportError("memory controller", f"{mountinfo}: {error.strerror}", "Mount procfs at /proc") from None
     mounts = [_Mount(each.fstype, each.root, Path(each.mount_point), tuple(each.options.split(","))) for each in found]
-    return sorted(mounts, key=lambda mount: (-mount.root.count("/.."), 0 if ".." in mount.root else len(mount.root)))
+    return sorted(mounts, key=lambda mount: _reach(mount.root))
+
+
+# A name such as "a..b" is a cgroup's, and no way up.
+def _reach(root: str) -> tuple[int, int]:
+    return -root.split("/").count(".."), len(root)
 
 
 def _controllers(mount_point: Path) -> list[str]:

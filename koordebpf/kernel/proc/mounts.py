@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from koordebpf.units import format_bytes
+
 MOUNTINFO = Path("/proc/self/mountinfo")
 _BYTES = 1 << 24  # 5,000 overlays with long lists of lower layers
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")  # fs/seq_file.c, mangle_path
@@ -45,6 +47,16 @@ def read_mounts(
         table = file.read(max_bytes)
     wanted = None if fstypes is None else frozenset(map(os.fsencode, fstypes))
     return tuple(_mounts(table, wanted))
+
+
+def read_part(mountinfo: Path = MOUNTINFO, max_bytes: int = _BYTES) -> str:
+    """Return which part of a table `read_mounts` reads, for the sentence that something is not in it.
+
+    Raises:  OSError: it cannot be read.
+    """
+    with mountinfo.open("rb") as file:  # its size is 0 in procfs
+        is_cut = len(file.read(max_bytes + 1)) > max_bytes
+    return f"the first {format_bytes(max_bytes)} of {mountinfo}, which is longer," if is_cut else str(mountinfo)
 
 
 def _mounts(table: bytes, wanted: frozenset[bytes] | None) -> Iterator[Mount]:
