@@ -24,6 +24,7 @@ from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import EligibilityCounted, ReportFailed, RoundEnded
 from koordebpf.units import NS_PER_S
 from tests.contract.test_metrics import get, scrape
+from tests.support.asked_strategy import ask_alone
 from tests.support.ticked_node import Node
 from tests.support.values.builders import PodAndMeasure, frame, ls_pod, pod
 
@@ -169,6 +170,32 @@ def test_features_of_cpus_that_are_not_measured_evict_no_pod_and_end_no_round(tm
         counted = [each for each in node.sink.events if isinstance(each, EligibilityCounted)]
         said = "0 of 2 pods may be evicted: the node's CPUs were not measured"
         assert {each.found and each.found.sentence for each in counted} == {said}
+
+
+def test_pods_are_counted_when_the_cpus_are_measured_or_a_period_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, suppression, cpus = ask_alone(monkeypatch)
+    measured, cpus.measured = cpus.measured, None
+    node = Node(tmp_path, gates={"BEMemoryEvict": False, "BECPUEvict": True}, own=own, suppression=suppression)
+
+    def counted(seconds: int) -> list[bool]:
+        """How often the pods are counted, and whether the CPUs were measured."""
+        before = len(node.sink.take(EligibilityCounted))
+        for _ in range(seconds):
+            node.tick(NS_PER_S)
+        events = [each for each in node.sink.events if isinstance(each, EligibilityCounted)]
+        return ["not measured" not in (each.found.sentence if each.found else "") for each in events[before:]]
+
+    with closing(node):
+        # GIVEN a round without a look at the CPUs, as during a crossing THEN the count waits for one with it
+        assert counted(3) == []
+        cpus.measured = measured
+        assert counted(3) == [True]
+        # AND where they are never measured it waits for a period, and no longer
+        cpus.measured = None
+        assert counted(10) == []
+        assert counted(10) == [False]
 
 
 def test_a_report_that_fails_ends_no_round_and_is_logged_once(
