@@ -33,7 +33,7 @@ from koordebpf.report.pages.remedies import fixes_of
 from koordebpf.tools.doctor_eviction_hooks import eviction_hook_sources
 from koordebpf.tools.doctor_katalyst import katalyst_sources
 from koordebpf.tools.doctor_nri import nri_sources
-from koordebpf.tools.doctor_quotas import quota_sources
+from koordebpf.tools.doctor_quotas import quota_notes
 
 _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
 _SHOWN_ROOTS = 4
@@ -54,7 +54,7 @@ def examine(
     wanted = wanted_backend(backend)
     sources: list[SignalSource] = []
     taken: BackendName | None = None
-    asked = AskedSources()
+    asked, notes = AskedSources(), tuple[SignalSource, ...]()
     try:
         scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
         sources += support_of_files(scope.hierarchy)
@@ -67,7 +67,7 @@ def examine(
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
-            sources += quota_sources(watch, (config or AgentConfig()).run_dir)
+            notes = tuple(quota_notes(watch, (config or AgentConfig()).run_dir))
             if config:
                 asked = AskedSources(katalyst_sources(config, scope, watch), _strategies(config, watch))
     except SupportError as error:
@@ -80,7 +80,7 @@ def examine(
         SignalSource(f"backend {each.name}", "", False, each.reason, each.remedy) for each in tries if each.failed
     ]
     fixes = fixes_of([*sources, *failed], host_facts())
-    return doctor_report(host_line(), tries, sources, fixes, quality, asked)
+    return doctor_report(host_line(), tries, sources, fixes, quality, asked, notes)
 
 
 def _kubelet_root(kubelet: KubeletRoot) -> SignalSource:

@@ -49,6 +49,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     quality: str = ""  # what the signals of the backend that was taken are worth
     katalyst: tuple[SignalSource, ...] = ()  # Katalyst's eviction manager, where its feature gate is on
     strategies: tuple[SignalSource, ...] = ()  # the parts of QoS strategies and hooks whose feature gates are on
+    notes: tuple[SignalSource, ...] = ()  # what was found on the node beside that; the agent runs with every signal
 
 
 class AskedSources(msgspec.Struct, frozen=True):
@@ -68,11 +69,12 @@ def doctor_report(
     fixes: Sequence[SignalFixes],
     quality: str = "",
     asked: AskedSources = _NONE_ASKED,
+    notes: Sequence[SignalSource] = (),
 ) -> DoctorReport:
     """Return the report; without a backend that was taken the agent cannot run.
 
     What Katalyst's plugins and the strategies lack does not degrade it: which of them a node can have is the operator's
-    choice.
+    choice. Nor do notes.
     """
     health: Health = "all"
     if not any(each.taken for each in backends):
@@ -90,6 +92,7 @@ def doctor_report(
         quality,
         asked.katalyst,
         asked.strategies,
+        tuple(notes),
     )
 
 
@@ -106,6 +109,8 @@ def doctor_text(report: DoctorReport, *, with_fixes: bool = False) -> str:
         lines += ["", *_table("KATALYST", report.katalyst)]
     if report.strategies:
         lines += ["", *_table("STRATEGY", report.strategies)]
+    if report.notes:
+        lines += ["", *_table("NOTE", report.notes)]
     if report.quality:
         lines += ["", *_wrapped("", report.quality, 0)]
     missing = sum(not source.works for source in report.sources)

@@ -48,6 +48,16 @@ def fix(source: SignalSource, host: HostFacts) -> dict[str, str]:
     return {f"{each.kind} {each.what}": each.command for each in found.fixes}
 
 
+def test_a_note_says_what_it_costs_and_degrades_nothing() -> None:
+    noted = doctor_report("Linux 6.18", TRIES, [WORKS], [], notes=[POORER])
+    assert (noted.health, noted.exit_code) == ("all", 0)
+    lines = doctor_text(noted).splitlines()
+    below = lines[next(at for at, line in enumerate(lines) if line.startswith("   NOTE ")) :]
+    assert below[1].split() == ["ok", "node", "PSI", "trigger", "window", "2000", "ms"]
+    assert any("a shorter window was refused" in line for line in below)
+    assert below[-2:] == ["1 of 1 work here.", "The agent runs here with every signal."]
+
+
 def test_what_is_missing_says_why_how_and_what_it_costs() -> None:
     lines = doctor_text(report(WORKS, MISSING, POORER)).splitlines()
     assert lines[0] == "Linux 6.18"
