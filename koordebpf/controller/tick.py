@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("koordebpf")
 
 IDLE_NS: Final = 10 * NS_PER_S  # a sign of life for /healthz where nothing happens
-_NO_CRD: Final = "the cluster does not serve NodeSLO: install its CRD (koordebpf slo crd)"
+_NO_CRD: Final = (
+    "the cluster does not serve NodeSLO: install its CRD (kubectl apply --server-side -k deploy/bootstrap, "
+    "or what koordebpf slo crd prints)"
+)
 
 
 class Leadership(msgspec.Struct, frozen=True):

@@ -22,7 +22,10 @@ from koordebpf.units import NS_PER_S
 log = logging.getLogger("koordebpf")
 
 _EVERY_NS: Final = NS_PER_S
-_NO_CRD: Final = "the cluster does not serve NodeMetric: install its CRD (koordebpf slo crd --node-metric)"
+_NO_CRD: Final = (
+    "the cluster does not serve NodeMetric: install its CRD (kubectl apply --server-side -k deploy/bootstrap, "
+    "or what koordebpf slo crd --node-metric prints)"
+)
 
 
 class Source(Tables, Protocol):
