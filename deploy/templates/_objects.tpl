@@ -30,8 +30,10 @@ The objects of one file of base/ or components/, in the release's namespace. Tem
 {{- $name := printf "%s:%s" $image.repository (default .root.Chart.AppVersion $image.tag) -}}
 {{- with $image.digest -}}{{- $name = printf "%s@%s" $name . -}}{{- end -}}
 {{- $_ := set $container "image" $name -}}
+{{- if hasKey $image "architecture" -}}{{/* not in values of an older chart, by --reuse-values */}}
 {{- $_ := unset .pod.nodeSelector "kubernetes.io/arch" -}}
 {{- with $image.architecture -}}{{- $_ := set $.pod.nodeSelector "kubernetes.io/arch" . -}}{{- end -}}
+{{- end -}}
 {{- with $image.pullPolicy -}}{{- $_ := set $container "imagePullPolicy" . -}}{{- end -}}
 {{- with $image.pullSecrets -}}{{- $_ := set $.pod "imagePullSecrets" . -}}{{- end -}}
 {{- end -}}

@@ -253,6 +253,7 @@ class TestValues:
             ({"agent": {"resources": {"limit": {"memory": "1Gi"}}}}, "limit"),
             ({"agent": {"config": {"executor": {"typ": "cgroup"}}}}, "config.executor.typ: no such setting"),
             ({"image": {"repository": ""}}, "repository"),
+            ({"image": {"architecture": "x86_64"}}, "image.architecture"),
             ({"controller": {"replicas": 0}}, "replicas"),
         ],
     )
@@ -325,6 +326,13 @@ class TestValues:
         for spec in specs.values():
             of_every_node = {key: value for key, value in spec["nodeSelector"].items() if "koordebpf" not in key}
             assert of_every_node == {"kubernetes.io/os": "linux", **wanted}
+
+    def test_values_of_an_older_chart_keep_agents_on_the_nodes_of_the_image(self) -> None:
+        """As `helm upgrade --reuse-values` gives them: null takes a value away."""
+        specs = pod_specs(templated({"image": {"architecture": None}, "enforce": {"enabled": True}}))
+        assert len(specs) == 3
+        for spec in specs.values():
+            assert spec["nodeSelector"].items() >= LINUX.items()
 
     def test_the_image_is_pinned_by_a_digest_that_is_given(self) -> None:
         image = {"repository": "r.example/k", "digest": f"sha256:{'0' * 64}"}
