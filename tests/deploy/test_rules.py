@@ -51,6 +51,9 @@ HEALTHY = {
     controller("koordebpf_log_dropped_total"): "0x500",
     agent("koordebpf_need_bytes", feature="BEMemoryEvict"): "0x500",
     agent("koordebpf_eviction_hook_calls_total", hook="page-me", outcome="done"): "0+1x500",
+    agent("koordebpf_eligible_pods"): "3x500",
+    agent("koordebpf_ineligible_pods", reason="unlabelled"): "9x500",
+    agent("koordebpf_ineligible_pods", reason="protected_namespace"): "4x500",
     agent("koordebpf_released_bytes_total"): "0x500",
     agent("koordebpf_skipped_rounds_total", feature="MemoryEvict", reason="gate_off"): "0+60x500",
     agent("koordebpf_file_writes_total", file="cpu.cfs_quota_us", result="written"): "0+9x500",
@@ -282,6 +285,15 @@ CASES = {
         {"KoordebpfWouldEvictForCPU": {"feature": "BECPUEvict"}},
     ),
     "an acting agent evicts for CPU": Case({agent("koordebpf_need_cpu_cores", feature="BECPUEvict"): "2.5x100"}, 3),
+    "no pod of a node may be evicted": Case(
+        {agent("koordebpf_eligible_pods"): "0x100"}, 31, {"KoordebpfNoPodEvictable": {"node": "n1"}}
+    ),
+    "no pod may be evicted for a while": Case({agent("koordebpf_eligible_pods"): "3x5 0x20 1x100"}, 31),
+    "a node has only pods of the system": Case(
+        {agent("koordebpf_eligible_pods"): "0x100", agent("koordebpf_ineligible_pods", reason="unlabelled"): "_x100"},
+        60,
+    ),
+    "nothing is counted where plugins may ask for any pod": Case({}, 60, without="koordebpf_eligible"),
     "a NodeSLO is unusable": Case(
         {agent("koordebpf_skipped_rounds_total", feature="BEMemoryEvict", reason="invalid_config"): "0+60x100"},
         8,
