@@ -124,10 +124,12 @@ class Deployment:
         self.edit_config_map(json.dumps({"clusterStrategy": {"enable": True, **strategy}}))
 
     def edit_config_map(self, text: str) -> None:
-        """Change the text of the cluster's resource-threshold-config."""
-        change = {"data": {"resource-threshold-config": text}}
+        """Change the text of the cluster's resource-threshold-config, in a file that is applied as the examples are."""
         name = {"name": "slo-controller-config", "namespace": "koordinator-system"}
-        self.api.patch({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name}, change)
+        data = {"resource-threshold-config": text}
+        path = self.folder.parent / "slo-controller-config.json"
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": data}))
+        self.kubectl("apply", "--server-side", "-f", str(path))
 
     def rolled_out(self, mode: str) -> str:
         """Wait until the node's agent is this mode's, of the newest revision, and Ready; return its pod's name."""

@@ -22,16 +22,16 @@ _VARYING = (
 )
 
 
-def commands(section: str) -> list[str]:
+def commands(heading: str) -> list[str]:
     """Return what is typed in a section, in its order, without comments."""
-    typed = [line for kind, block in _blocks(section) if kind == "sh" for line in block.splitlines()]
+    typed = [line for kind, block in _blocks(heading) if kind == "sh" for line in block.splitlines()]
     return [line.partition(" #")[0].rstrip() for line in typed]
 
 
-def transcripts(section: str) -> dict[str, list[str]]:
+def transcripts(heading: str) -> dict[str, list[str]]:
     """Return the lines that a section shows for each command: what stands below `$ COMMAND`."""
     shown: dict[str, list[str]] = {}
-    for kind, block in _blocks(section):
+    for kind, block in _blocks(heading):
         if kind == "text":
             for line in block.splitlines():
                 if line.startswith("$ "):
@@ -41,10 +41,14 @@ def transcripts(section: str) -> dict[str, list[str]]:
     return shown
 
 
-def _blocks(section: str) -> list[tuple[str, str]]:
+def section(heading: str) -> str:
+    """Return the text of a section."""
     parts = _SECTION.split(README.read_text())
-    text = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
-    return _BLOCK.findall(text)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))[heading]
+
+
+def _blocks(heading: str) -> list[tuple[str, str]]:
+    return _BLOCK.findall(section(heading))
 
 
 def shape(text: str) -> str:

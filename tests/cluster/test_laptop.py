@@ -29,7 +29,7 @@ def deployment(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> 
         made.apply("enforce")
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         made.api.patch(node, {"metadata": {"labels": {"koordebpf.io/mode": "enforce"}}})
-        made.kubectl("apply", "-f", "deploy/examples/slo-controller-config.yaml")
+        made.kubectl("apply", "--server-side", "-f", "deploy/examples/slo-controller-config.yaml")
         made.configure(**AMPLE)
         made.rolled_out("enforce")
         yield made

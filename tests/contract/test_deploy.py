@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from koordebpf.agent.config.file import differences, read_config
+from tests.cluster import documented
 from tests.contract.rbac import RBAC, Rules
 
 ROOT = Path(__file__).parents[2]
@@ -225,12 +226,13 @@ class TestWhoseObjects:
         kinds = {each.get("kind") for path in (DEPLOY / "examples").rglob("*.yaml") for each in objects(path)}
         assert kinds & {"Namespace", "CustomResourceDefinition"} == set()
 
-    def test_overlays_are_applied_on_the_server(self) -> None:
+    def test_files_of_ours_are_applied_on_the_server(self) -> None:
         """Without --server-side kubectl replaces fields of other owners, and says nothing."""
         folders = [ROOT / "docs", ROOT / "deploy", ROOT / "vagrant"]
         pages = [ROOT / "README.md", *(path for folder in folders for path in folder.rglob("*.md"))]
         pages += [DEPLOY / "templates/NOTES.txt", *(ROOT / "vagrant/provision").glob("*.sh"), *FILES]
-        applied = [line for path in pages for line in re.findall(r"kubectl apply\b[^`;|]*?\s-k\s", path.read_text())]
+        ours = re.compile(r"kubectl apply\b[^`;|]*?\s(?:-k\s|-f deploy/)")
+        applied = [line for path in pages for line in ours.findall(path.read_text())]
         assert len(applied) > 5
         assert [line for line in applied if "--server-side" not in line] == []
 
@@ -283,6 +285,15 @@ class TestAgentConfiguration:
     def test_it_differs_from_the_defaults_only_in_what_a_pod_needs(self) -> None:
         differing = differences(read_config(str(self.PATH), self.PATH.read_bytes()))
         assert differing.keys() == {"source.type", "report.listen", "report.audit", "report.logFormat"}
+
+
+def test_the_page_of_the_low_threshold_says_where_it_must_not_be_applied() -> None:
+    """Where Koordinator runs the ConfigMap is koordlet's own."""
+    section = documented.section("Read what it would have done")
+    assert "deploy/examples/low-threshold.yaml" in section
+    assert "Where Koordinator runs, leave the first command out" in section
+    assert "plan - --set memoryEvictThresholdPercent=20" in section
+    assert "not where Koordinator runs" in (DEPLOY / "examples/low-threshold.yaml").read_text()
 
 
 def test_the_example_of_a_configmap_is_right() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,17 @@ class TestKustomize:
         } <= set(by_name(applied))
         images = {container["image"] for spec in pod_specs(applied).values() for container in spec["containers"]}
         assert images == {"koordebpf:0.1.0"}
+
+    @pytest.mark.parametrize("overlay", ["observe", "enforce"])
+    def test_the_patch_of_the_page_chooses_nodes_of_another_architecture(self, overlay: str, tmp_path: Path) -> None:
+        (patch,) = re.findall(r"```yaml\n(  - target:.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+        path = overlay_with(tmp_path, overlay, []) / "kustomization.yaml"
+        text = path.read_text()
+        assert text.count("\npatches:\n") == 1
+        path.write_text(text.replace("\npatches:\n", f"\npatches:\n{patch}"))
+        specs = pod_specs(built(path.parent))
+        assert len(specs) == (3 if overlay == "enforce" else 2)
+        assert {spec["nodeSelector"]["kubernetes.io/arch"] for spec in specs.values()} == {"arm64"}
 
     @pytest.mark.parametrize("overlay", ["observe", "enforce"])
     def test_the_configuration_that_is_mounted_is_there(self, overlay: str) -> None:

@@ -113,7 +113,7 @@ def story(
 def test_the_agent_watches_and_every_signal_works(story: Story) -> None:
     # What the saved state has of deploy/ was created by the tests.
     story.deployment.kubectl("apply", "--server-side", "--force-conflicts", "-k", "deploy/overlays/observe")
-    story.deployment.kubectl("apply", "-f", "deploy/examples/slo-controller-config.yaml")
+    story.deployment.kubectl("apply", "--server-side", "-f", "deploy/examples/slo-controller-config.yaml")
     agent = story.deployment.rolled_out("observe")
     story.deployment.said(agent, "dry run: nothing is evicted")
     answer = json.loads(
