@@ -7,7 +7,7 @@ from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
-from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap
+from koordebpf.slo.spec import LeftOut, NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategies.host_applications import host_directories
 
 
@@ -32,7 +32,8 @@ class SpecInForce:
         except ConfigError as error:
             self.problems = (f"{error}; the last good NodeSLO stays in force",)
             return
-        in_force = [f"{error}; the last good strategy stays in force" for error in errors]
+        stays = "; the last good strategy stays in force"
+        in_force = [str(error) if isinstance(error, LeftOut) else f"{error}{stays}" for error in errors]
         self.problems = (*in_force, *notes)
         if spec is None and keeps_deleted:
             return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from koordebpf.controller.settings import Settings
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
+from koordebpf.slo.convert import as_json
 from koordebpf.slo.manager.in_force import spec_in_force
 
 if TYPE_CHECKING:
@@ -40,9 +41,4 @@ def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings)
     """Return the object as it should be, made from `current`."""
     has = current.spec if current is not None and isinstance(current.spec, dict) else None
     spec = spec_in_force(settings.keys, node.labels or {}, node.annotations, has)
-    return NodeSLO(owned_by(node, current.metadata if current else None), _as_received(spec))
-
-
-# What a server sends back has lists where a value has tuples.
-def _as_received(spec: dict[str, Any]) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(spec))
+    return NodeSLO(owned_by(node, current.metadata if current else None), as_json(spec))

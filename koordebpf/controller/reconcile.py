@@ -108,21 +108,28 @@ class Reconciler:
             return Round(pending=len(names), foreign=len(foreign), orphaned=orphaned, problems=(sentence,))
         now_ns = self._now_ns()
         differing: list[tuple[Keeper, NodeSLO]] = []
+        unmade: list[Keeper] = []
         for node in state.nodes:
             keeper = self._keepers.get(node.name) or self._keepers.setdefault(node.name, Keeper())
-            wanted = keeper.wanted(node, nodeslos.get(node.name), settings, now_ns)
+            try:
+                wanted = keeper.wanted(node, nodeslos.get(node.name), settings, now_ns)
+            except Exception as error:  # one Node's problem must not stop the writes of all others
+                keeper.problem = f"NodeSLO {node.name} cannot be made: {type(error).__name__}: {error}"
+                unmade.append(keeper)
+                continue
             if wanted is not None:
                 differing.append((keeper, wanted))
         # First what was not tried yet: what has failed, and may end the round again, comes last.
         differing.sort(key=lambda each: each[0].due_ns)
         pending = [keeper for keeper, wanted in differing if not self._is_written(keeper, wanted, now_ns, may_write)]
         dues_ns = [max(keeper.due_ns, self._rests_until_ns) for keeper in pending]
+        left = [*pending, *unmade]
         return Round(
-            settled=len(state.nodes) - len(pending),
-            pending=len(pending),
+            settled=len(state.nodes) - len(left),
+            pending=len(left),
             foreign=len(foreign),
             orphaned=orphaned,
-            problems=self._problems(pending),
+            problems=self._problems(left),
             due_ns=min(dues_ns) if dues_ns and self._writer else None,
         )
 

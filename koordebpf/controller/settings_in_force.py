@@ -49,16 +49,18 @@ class SettingsInForce:
             self._events = []
             log.info("no ConfigMap slo-controller-config: every NodeSLO gets the defaults")
             return
-        known = self.settings.problems if self.settings else ()
-        if settings.problems == known:
+        last = self.settings or Settings()
+        known = last.problems
+        if (settings.problems, settings.fates) == (known, last.fates):
             return
         for problem in settings.problems:
             if problem not in known:
                 log.warning("slo-controller-config: %s: %s", problem.reason, problem)
-        for key in sorted(settings.stale):
+        for key in sorted(settings.stale if settings.problems != known else ()):
             log.warning("slo-controller-config: %s", _stale_sentence(key, settings))
-        for fate in (each for fates in settings.fates.values() for each in fates):
-            log.warning("slo-controller-config: %s", fate)
+        for key, of_key in settings.fates.items():
+            for fate in of_key if settings.problems != known or of_key != last.fates.get(key) else ():
+                log.warning("slo-controller-config: %s", fate)
         self._events = []
         for reason in (_UNPARSED, _INVALID):
             said = [each for each in settings.problems if _event_reason(each) == reason]

@@ -65,6 +65,11 @@ def overlaid(base: S, written: Mapping[str, Any], path: str) -> S:
     return converted(laid_over(msgspec.to_builtins(base), written), type(base), path)
 
 
+def as_json(value: Any) -> Any:
+    """Return `value` as a server sends it back: lists where it has tuples."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
 def _value_at(value: Any, at: str) -> Any:
     for name, index in _STEP.findall(at):
         try:

@@ -11,11 +11,19 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.convert import overlaid
-from koordebpf.slo.manager.in_force import KeyInForce, bandwidth_problem, keys_in_force, part_in_force, selected
+from koordebpf.slo.convert import as_json, overlaid
+from koordebpf.slo.manager.in_force import (
+    KeyInForce,
+    bandwidth_problem,
+    key_in_force,
+    off_sentence,
+    part_in_force,
+    selected,
+)
 from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.manager.render import SPEC_FIELDS, default_of
 from koordebpf.slo.manager.shapes import named_spec
+from koordebpf.slo.manager.switches import on_in
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST, CPUBurstStrategy
 from koordebpf.slo.strategies.host_applications import HostApplication, host_applications
@@ -77,27 +85,47 @@ def spec_of_configmap(
     parts: dict[str, Any] = {}
     problems: list[ConfigError] = []
     left_out: list[LeftOut] = []
-    kept = "the node is off" if last is None else "the node keeps what it had"
-    keys = keys_in_force(data)
     for key, name in SPEC_FIELDS.items():
-        of = keys.get(key, KeyInForce(key, "", default_of(key)))
-        found = selected(of, labels)
-        if of.is_unparsed:
-            problems += of.errors
-        else:
-            own = [id(error) for error in found.errors if found.is_held]
-            errors = (*of.errors, *(error for entry in of.entries for error in entry.errors))
-            left_out += [LeftOut(error, kept if id(error) in own else "it is left out") for error in errors]
         had = None if last is None else getattr(last, name)
-        if had is not None and found.is_held and not found.off:
-            parts[name] = had
-        elif (part := part_in_force(of, key, labels, annotations, msgspec.to_builtins(had))) is not None:
-            parts[name] = _PARTS[name](part, key)
+        try:
+            of = key_in_force(key, data[key]) if key in data else KeyInForce(key, "", default_of(key))
+            parts[name], errors, left = _part_of_configmap(of, labels, annotations, had)
+        except Exception as failure:  # an error of one key must not keep an agent from switching off another
+            problems.append(ConfigError(key, type(failure).__name__, f"cannot be used: {failure}"))
+            if had is not None:
+                parts[name] = had
+            continue
+        problems += errors
+        left_out += left
     if (error := bandwidth_problem(annotations)) is not None:
         left_out.append(LeftOut(error, "it is left out" if last is None else "the last good one stays"))
         if last is not None:
-            parts["systemStrategy"] = last.systemStrategy
+            had = last.systemStrategy.totalNetworkBandwidth
+            parts["systemStrategy"] = msgspec.structs.replace(parts["systemStrategy"], totalNetworkBandwidth=had)
     return NodeSLOSpec(**parts), tuple(problems), tuple(left_out)
+
+
+# The part of a spec that a key makes, what makes it unusable as a whole, and what is left out.
+def _part_of_configmap(
+    of: KeyInForce, labels: Mapping[str, str], annotations: Mapping[str, str] | None, had: Any
+) -> tuple[Any, list[ConfigError], list[LeftOut]]:
+    name, found = SPEC_FIELDS[of.key], selected(of, labels)
+    has = as_json(had)
+    off = on_in(has, found.off) if found.is_held else ()
+    kept = "the node is off" if had is None else f"the node keeps what it had{off_sentence(off)}"
+    problems: list[ConfigError] = []
+    left_out: list[LeftOut] = []
+    if of.is_unparsed:
+        stays = f"the last good strategy stays in force{off_sentence(off)}"
+        problems += [LeftOut(error, stays) for error in of.errors] if off else of.errors
+    else:
+        own = [id(error) for error in found.errors if found.is_held]
+        errors = (*of.errors, *(error for entry in of.entries for error in entry.errors))
+        left_out += [LeftOut(error, kept if id(error) in own else "it is left out") for error in errors]
+    if had is not None and found.is_held and not off:
+        return had, problems, left_out
+    part = part_in_force(of, of.key, labels, annotations, has)
+    return _PARTS[name]([] if part is None else part, of.key), problems, left_out
 
 
 def strategy_of_configmap(data: Mapping[str, str], labels: Mapping[str, str]) -> ResourceThresholdStrategy:

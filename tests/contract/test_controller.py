@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from koordebpf.controller.desired import MANAGED_BY, OURS
+from koordebpf.controller import keeper
+from koordebpf.controller.desired import MANAGED_BY, OURS, desired_nodeslo
+from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO
 from koordebpf.slo.manager.in_force import render_spec
 from tests.contract.apiserver import Reply, Request, Server, gives, status, until
 from tests.contract.controller_rig import Rig, at_50, threshold
@@ -278,6 +280,36 @@ class TestEdits:
         assert rig.metrics.configmap.problems == {}
         assert len(store.objects[EVENTS]) == 1
 
+    def test_a_switch_that_stands_where_a_value_must_be_is_its_entrys_problem_alone(
+        self, store: Store, start: Start
+    ) -> None:
+        rig = start()
+        rig.settle()
+        pool = {"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}, "cpuSuppressPolicy": {"policy": "none"}}
+        config = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 60}, "nodeStrategies": [pool]}
+        store.put(NODES, node("n3", pool="a"))
+        store.put(CONFIGMAPS, config_map(resource_threshold_config=config))
+        rig.until(lambda: "n3" in store.objects[NODESLOS] and threshold(store, "n1") == 60, "the edit")
+        rig.settle()
+        assert [strategy(store, name)["enable"] for name in ("n1", "n3")] == [True, False]
+
+    def test_two_unusable_edits_leave_off_what_the_first_switched_off_and_the_event_says_so(
+        self, store: Store, start: Start
+    ) -> None:
+        rig = start()
+        rig.settle()
+        on = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 60}}
+        store.put(CONFIGMAPS, config_map(resource_threshold_config=on))
+        rig.until(lambda: threshold(store, "n1") == 60, "the good edit")
+        for count, switch in enumerate((True, False, "false"), start=1):
+            edit = {"clusterStrategy": {"memoryEvictThresholdPercent": 700, "enable": switch}}
+            store.put(CONFIGMAPS, config_map(resource_threshold_config=edit))
+            rig.until(lambda wanted=count: len(store.objects[EVENTS]) == wanted, f"an Event for {switch}")
+            rig.settle()
+            assert strategy(store, "n1")["enable"] is (switch is True)
+        said = ["but enable is off" in event["message"] for event in store.objects[EVENTS].values()]
+        assert sorted(said) == [False, True, True]
+
     def test_what_is_no_json_has_koordinators_reason(self, store: Store, start: Start) -> None:
         rig = start()
         rig.settle()
@@ -306,7 +338,7 @@ class TestEdits:
         ("percent", "fates"),
         [
             (50, ["memoryEvictThresholdPercent must be greater than memoryEvictLowerPercent (60)", "it is in force"]),
-            ("50", ["its last good value stays in force", "its nodes keep what they have, and new ones are off"]),
+            ("50", ["its last good value stays in force", "its nodes keep what they have, but enable is off, and new"]),
         ],
     )
     def test_a_pool_that_is_off_stays_off_whatever_is_wrong_and_after_a_restart(
@@ -462,6 +494,25 @@ class TestFaults:
             rig.until(lambda: rig.reconciler.tally.failures, "a failure")
             rig.wait(0.6)
         rig.until(lambda: "n2" in store.objects[NODESLOS], "the other")
+
+    def test_a_nodeslo_that_cannot_be_made_does_not_hold_up_the_others(
+        self, store: Store, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def failing(of: NodeMeta, *others: Any) -> NodeSLO:
+            if of.name == "n1":
+                raise RecursionError("too deep")
+            return desired_nodeslo(of, *others)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(keeper, "desired_nodeslo", failing)
+            rig = start()
+            rig.until(lambda: "n2" in store.objects[NODESLOS], "the other Node's")
+            assert "n1" not in store.objects[NODESLOS]
+            assert rig.metrics.nodeslos["pending"] == 1
+            assert rig.reasons == ("NodeSLO n1 cannot be made: RecursionError: too deep",)
+        rig.until(lambda: "n1" in store.objects[NODESLOS], "the Node's")
+        rig.settle()
+        assert rig.reasons == ()
 
     def test_watches_that_end_and_expire(self, store: Store, start: Start) -> None:
         rig = start()

@@ -1,8 +1,8 @@
 """What of slo-controller-config is in force on a node: the one way from the ConfigMap to a spec. Pure.
 
 Agents, the controller, `slo render` and `plan` all go through here. An entry that is unusable stays as it was last
-good; else its nodes keep what they have; else they are off. What the newest text switches off is off, whatever else is
-wrong with it: an error never turns a node on.
+good; else its nodes keep what they have; else they are off. What such a text has off is off, whatever else is wrong
+with it, until a usable one comes: an error never turns a node on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.quantity import quantity_bytes
-from koordebpf.slo.convert import converted, laid_over
+from koordebpf.slo.convert import as_json
 from koordebpf.slo.manager.keys import HOST_APPLICATION_KEY, SYSTEM_KEY
 from koordebpf.slo.manager.render import (
     SPEC_FIELDS,
@@ -27,11 +27,21 @@ from koordebpf.slo.manager.render import (
     entries_field,
 )
 from koordebpf.slo.manager.shapes import decode_config
-from koordebpf.slo.overlay import member
+from koordebpf.slo.manager.switches import (
+    EntrySwitches,
+    Path,
+    TextSwitches,
+    named_switches,
+    on_in,
+    states_of,
+    switched_off,
+    text_switches,
+    with_text,
+    without,
+)
 from koordebpf.slo.selector import selects
 
 BANDWIDTH_ANNOTATION: Final = "node.koordinator.sh/network-bandwidth"
-_OFF: Final[Mapping[str, Any]] = {"enable": False, "policy": "none"}  # each switch, and its value that is off
 
 
 class KeyInForce(msgspec.Struct, frozen=True):
@@ -43,7 +53,7 @@ class KeyInForce(msgspec.Struct, frozen=True):
         entries: in their order; those with errors have no good one: their nodes keep what they have.
         errors: why the key as a whole is unusable; `text` is the last good one then.
         is_unparsed: they are of JSON or types, not of a range.
-        newest: the newest text, decoded, where it is not in force as it is; None: it is, or it is no JSON.
+        switches: of the texts since the last one that is usable for every node, this included; the newest last.
         fates: what became of each unusable entry, in sentences.
     """
 
@@ -53,7 +63,7 @@ class KeyInForce(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...] = ()
     errors: tuple[ConfigError, ...] = ()
     is_unparsed: bool = False
-    newest: Mapping[str, Any] | None = None
+    switches: tuple[TextSwitches, ...] = ()
     fates: tuple[str, ...] = ()
 
     @property
@@ -68,13 +78,13 @@ class Selected(msgspec.Struct, frozen=True):
     Attributes:
         value: None where the node keeps what it has.
         errors: of its own entry, or of the whole key.
-        off: what the newest text switches off, to be laid over whatever is in force.
+        off: the switches that are off in whatever is in force.
     """
 
     value: Any = None
     is_held: bool = False
     errors: tuple[ConfigError, ...] = ()
-    off: Mapping[str, Any] = {}
+    off: frozenset[Path] = frozenset()
 
 
 def key_in_force(
@@ -95,27 +105,30 @@ def key_in_force(
     except ConfigError as error:
         errors, is_unparsed = (error,), True
     if config is None or errors:
-        newest = known.newest if config is None else config
-        return msgspec.structs.replace(known, errors=errors, is_unparsed=is_unparsed, newest=newest, fates=())
+        switches = known.switches if config is None else with_text(known.switches, text_switches(config, key, None))
+        whole = msgspec.structs.replace(known, errors=errors, is_unparsed=is_unparsed, switches=switches, fates=())
+        return msgspec.structs.replace(whole, fates=_whole_fates(whole))
     inherited = _inherited_problems(entries, key)
+    switches = with_text(known.switches, text_switches(config, key, entries))
     if not any(entry.errors for entry in entries):
-        return KeyInForce(key, text, cluster, entries, fates=inherited)
-    repaired, fates = _with_good_entries(config, entries, known)
+        return KeyInForce(key, text, cluster, entries, switches=switches, fates=inherited)
+    repaired = _with_good_entries(config, entries, known)
+    unusable = entries
     if repaired != config:
         text = msgspec.json.encode(repaired).decode()
         cluster, entries = decode(repaired, key)
-    return KeyInForce(key, text, cluster, entries, newest=config, fates=(*fates, *inherited))
+    fates = _entry_fates(unusable, entries, switches)
+    return KeyInForce(key, text, cluster, entries, switches=switches, fates=(*fates, *inherited))
 
 
 def selected(of: KeyInForce, labels: Mapping[str, str]) -> Selected:
     """Return what a key says of a node with these labels: the first entry that selects it counts, else the cluster."""
-    off = {} if of.newest is None else _switched_off(_written_for(of.newest, labels, of.key))
+    off = switched_off(of.switches, labels)
     if of.is_held:
         return Selected(None, True, of.errors, off)
     for entry in of.entries:
-        if not _is_for(entry, labels):
-            continue
-        return Selected(entry.value, bool(entry.errors), (*of.errors, *entry.errors), off)
+        if _is_for(entry, labels, of.key):
+            return Selected(entry.value, bool(entry.errors), (*of.errors, *entry.errors), off)
     return Selected(of.cluster, False, of.errors, off)
 
 
@@ -128,15 +141,14 @@ def part_in_force(
     is known; None: nothing.
     """
     found = selected(of, labels) if of is not None else Selected(default_of(key))
-    off = _known(found.off, key)
-    if found.is_held and has is not None:
-        return laid_over(has, off) if isinstance(has, dict) else has
-    part = msgspec.to_builtins(default_of(key) if found.is_held else found.value)
+    if found.is_held and has is not None and (isinstance(has, dict) or not found.off):
+        return without(has, found.off) if isinstance(has, dict) else has
+    part = as_json(default_of(key) if found.is_held else found.value)
     if key == HOST_APPLICATION_KEY:
-        return list(part) or None
+        return part or None
     if key == SYSTEM_KEY and (bandwidth := (annotations or {}).get(BANDWIDTH_ANNOTATION)) is not None:
         part = part if bandwidth_problem(annotations) else {**part, "totalNetworkBandwidth": bandwidth}
-    return laid_over(part, off)
+    return without(part, found.off)
 
 
 def bandwidth_problem(annotations: Mapping[str, str] | None) -> ConfigError | None:
@@ -189,33 +201,59 @@ def keys_in_force(data: Mapping[str, str], last: Mapping[str, KeyInForce] | None
     return {key: key_in_force(key, data[key], (last or {}).get(key)) for key in SPEC_FIELDS if key in data}
 
 
-# Of the switches those that the key's type has: what nothing reads does not get into an object.
-def _known(off: Mapping[str, Any], key: str) -> dict[str, Any]:
-    if not off or key not in STRATEGY_KEYS:
-        return {}
-    known: dict[str, Any] = msgspec.to_builtins(converted(off, type(default_of(key)), key))
-    return known
-
-
 # The last good of each unusable entry in its place, for the nodes that the newest selects where that can be read.
-def _with_good_entries(
-    config: Mapping[str, Any], entries: Sequence[Entry], last: KeyInForce
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _with_good_entries(config: Mapping[str, Any], entries: Sequence[Entry], last: KeyInForce) -> dict[str, Any]:
     known = [entry.written for entry in last.entries if not entry.errors]
-    kept, fates = [], []
+    kept = []
     for entry in entries:
         good = _last_good(entry.written, known) if entry.errors else None
+        of_nodes = {"nodeSelector": entry.selector} if entry.selector is not None else {}
+        kept.append(entry.written if good is None else {**good, **of_nodes})
+    return {**config, entries_field(last.key): kept}
+
+
+# What becomes of each unusable entry, by what there is in its place.
+def _entry_fates(
+    unusable: Sequence[Entry], in_force: Sequence[Entry], switches: Sequence[TextSwitches]
+) -> tuple[str, ...]:
+    fates = []
+    for entry, now in zip(unusable, in_force, strict=True):
         if not entry.errors:
-            kept.append(entry.written)
-        elif good is None:
-            kept.append(entry.written)
-            fates.append(f"{entry} is unusable: its nodes keep what they have, and new ones are off")
+            continue
+        off = switched_off(switches, _sample_labels(entry))
+        if now.errors:
+            are = f"{off_sentence(sorted(off))}, and new ones are off"
+            fates.append(f"{entry} is unusable: its nodes keep what they have{are}")
         else:
-            of_nodes = {"nodeSelector": entry.selector} if entry.selector is not None else {}
-            off = _switched_off(laid_over(_cluster_of(config, last.key), entry.written))
-            kept.append(laid_over({**good, **of_nodes}, off))
-            fates.append(f"{entry} is unusable: its last good value stays in force")
-    return {**config, entries_field(last.key): kept}, tuple(fates)
+            here = on_in(as_json(now.value), off) if entry.is_selector_usable else sorted(off)
+            fates.append(f"{entry} is unusable: its last good value stays in force{off_sentence(here)}")
+    return tuple(fates)
+
+
+# What a text that is unusable as a whole has off of what stays in force, or of what nodes may have.
+def _whole_fates(of: KeyInForce) -> tuple[str, ...]:
+    if of.is_held:
+        off = tuple(sorted(switched_off(of.switches, {})))
+        return (f"{of.key} is unusable: its nodes keep what they have{off_sentence(off)}",) if off else ()
+    places = [(f"{of.key}", of.cluster, {}), *((str(each), each.value, _sample_labels(each)) for each in of.entries)]
+    offs = [
+        (place, on_in(as_json(value), switched_off(of.switches, labels)))
+        for place, value, labels in places
+        if value is not None
+    ]
+    return tuple(f"{place}: its last good value stays in force{off_sentence(off)}" for place, off in offs if off)
+
+
+def off_sentence(off: Sequence[Path]) -> str:
+    """Return what follows on a sentence of what stays where these switches are off all the same; empty: none is."""
+    return f", but {named_switches(off)} {'is' if len(off) == 1 else 'are'} off" if off else ""
+
+
+# Of a node that the entry selects, as far as its labels say.
+def _sample_labels(entry: Entry) -> dict[str, str]:
+    selector = entry.written.get("nodeSelector") if isinstance(entry.written, dict) else None
+    wanted = selector.get("matchLabels") if isinstance(selector, dict) else None
+    return {key: str(value) for key, value in wanted.items()} if isinstance(wanted, dict) else {}
 
 
 def _inherited_problems(entries: Sequence[Entry], key: str) -> tuple[str, ...]:
@@ -224,7 +262,7 @@ def _inherited_problems(entries: Sequence[Entry], key: str) -> tuple[str, ...]:
         " one: it is in force, and agents skip what the two are for"
         for entry in entries
         if not entry.errors and key in STRATEGY_KEYS
-        for error in broken_rules(msgspec.to_builtins(entry.value), key, entry.path)
+        for error in broken_rules(as_json(entry.value), key, entry.path)
     )
 
 
@@ -240,29 +278,12 @@ def _last_good(entry: Any, known: Sequence[Mapping[str, Any]]) -> Mapping[str, A
     return None
 
 
-# An entry that switches off nodes which cannot be read may mean this one too.
-def _is_for(entry: Entry, labels: Mapping[str, str]) -> bool:
+def _is_for(entry: Entry, labels: Mapping[str, str], key: str) -> bool:
     if entry.is_selector_usable:
         return selects(entry.selector, labels, f"{entry.path}.nodeSelector")
-    if not isinstance(entry.written, dict) or not _switched_off(entry.written):
-        return False
-    selector = entry.written.get("nodeSelector")
-    wanted = selector.get("matchLabels") if isinstance(selector, dict) else None
-    if not isinstance(wanted, dict):
-        return True
-    return all(labels.get(key) == value if isinstance(value, str) else key in labels for key, value in wanted.items())
-
-
-# What the text says of a node, the cluster's and its entry's, right or wrong.
-def _written_for(config: Mapping[str, Any], labels: Mapping[str, str], key: str) -> dict[str, Any]:
-    cluster, entries = _cluster_of(config, key), config.get(entries_field(key))
-    for entry in entries if isinstance(entries, list) else ():
-        try:
-            if isinstance(entry, dict) and selects(member(entry, "nodeSelector", key), labels, key):
-                return laid_over(cluster, entry)
-        except ConfigError:
-            continue
-    return cluster
+    written = entry.written.get("nodeSelector") if isinstance(entry.written, dict) else None
+    switches = EntrySwitches(written, entry.is_selector_usable, False, states_of(entry.written, key))
+    return switches.may_select(labels)
 
 
 # Elsewhere than in the keys of strategies the cluster's is the object itself.
@@ -271,14 +292,3 @@ def _cluster_of(config: Mapping[str, Any], key: str) -> dict[str, Any]:
         return {name: value for name, value in config.items() if name != entries_field(key)}
     cluster = config.get("clusterStrategy")
     return cluster if isinstance(cluster, dict) else {}
-
-
-# Every switch that is off, in the objects that it stands in.
-def _switched_off(written: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in written.items():
-        if _OFF.get(name) == value and isinstance(value, bool | str):
-            found[name] = value
-        elif isinstance(value, dict) and (below := _switched_off(value)):
-            found[name] = below
-    return found

@@ -97,7 +97,7 @@ def node_colocation(
 ) -> Resolved:
     """Return the strategy of a node with these labels and annotations."""
     found = selected(config, labels)
-    is_off = found.off.get("enable") is False
+    is_off = ("enable",) in found.off
     strategy = DEFAULT_COLOCATION if found.is_held else found.value
     if is_off:
         strategy = msgspec.structs.replace(strategy, enable=False)

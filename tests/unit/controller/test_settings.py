@@ -165,10 +165,34 @@ def test_a_selector_that_cannot_be_read_turns_no_node_on() -> None:
     for labels, enable in (({"gpu": "true"}, False), ({"pool": "a"}, True)):
         assert spec_in_force(settings.keys, labels)["resourceUsedThresholdWithBE"]["enable"] is enable
     on = {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 60}}
-    assert (
-        spec_in_force(settings.keys, {"gpu": "true"}, has=on)["resourceUsedThresholdWithBE"]
-        == on["resourceUsedThresholdWithBE"]
-    )
+    part = spec_in_force(settings.keys, {"gpu": "true"}, has=on)["resourceUsedThresholdWithBE"]
+    assert part == {"enable": False, "memoryEvictThresholdPercent": 60}
+
+
+def test_a_selector_that_cannot_be_read_any_more_switches_off_though_its_last_good_one_stays() -> None:
+    odd = {"name": "gpu", "nodeSelector": {"matchLabels": {"gpu": 1}}, "enable": False}
+    last = settings_of(entries({**odd, "nodeSelector": {"matchLabels": {"gpu": "2"}}}), None)
+    settings = settings_of(entries(odd), last)
+    for labels, enable in (({"gpu": "1"}, False), ({"gpu": "2"}, False), ({"pool": "a"}, True)):
+        assert spec_in_force(settings.keys, labels)["resourceUsedThresholdWithBE"]["enable"] is enable
+    (fate,) = settings.fates[THRESHOLD]
+    assert fate.endswith("its last good value stays in force, but enable is off")
+
+
+def test_off_counts_also_where_the_object_has_something_odd() -> None:
+    text = json.dumps({"clusterStrategy": {"enable": False, "memoryEvictThresholdPercent": 700}})
+    for odd in (5, "on", [{"enable": True}]):
+        part = spec_in_force(settings_of({THRESHOLD: text}, None).keys, {}, has={"resourceUsedThresholdWithBE": odd})
+        assert part["resourceUsedThresholdWithBE"]["enable"] is False
+
+
+def test_switches_of_texts_do_not_pile_up() -> None:
+    settings = settings_of({THRESHOLD: config(enable=True)}, None)
+    for percent in range(700, 800):
+        settings = settings_of(
+            {THRESHOLD: config(enable=bool(percent % 2), memoryEvictThresholdPercent=percent)}, settings
+        )
+    assert len(settings.keys[THRESHOLD].switches) == 3
 
 
 def test_what_an_unusable_text_switched_off_stays_off_while_nothing_can_be_parsed() -> None:

@@ -110,7 +110,7 @@ def test_the_last_good_entry_stays_in_force() -> None:
 
 
 def test_an_unusable_cluster_strategy_leaves_every_node_as_it_is() -> None:
-    config = colocation_in_force('{"midCPUThresholdPercent": 101}')
+    config = colocation_in_force('{"enable": true, "midCPUThresholdPercent": 101}')
     assert [error.path for error in config.errors] == ["colocation-config.midCPUThresholdPercent"]
     assert node_colocation(config, {}).is_held
 

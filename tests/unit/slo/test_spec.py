@@ -11,7 +11,7 @@ import pytest
 
 from koordebpf.slo.manager.in_force import render_spec
 from koordebpf.slo.manager.render import SPEC_FIELDS
-from koordebpf.slo.spec import NodeSLOSpec, parse_spec, spec_of_configmap
+from koordebpf.slo.spec import _PARTS, NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategies.resource_qos import MemoryQOS
 
 
@@ -266,6 +266,39 @@ def test_a_bandwidth_that_is_no_quantity_is_refused(bandwidth: str) -> None:
     spec, problems, (left_out,) = spec_of_configmap(good, {}, {annotation: bandwidth})
     assert (problems, left_out.path, left_out.value) == ((), f"metadata.annotations[{annotation}]", bandwidth)
     assert spec.systemStrategy.totalNetworkBandwidth == "10G"
+
+
+def test_a_bandwidth_of_the_node_that_is_no_quantity_leaves_the_last_one_alone() -> None:
+    annotation, last = "node.koordinator.sh/network-bandwidth", None
+    for factor, bandwidth in ((50, "10G"), (80, "fast")):
+        data = {"system-config": json.dumps({"clusterStrategy": {"minFreeKbytesFactor": factor}})}
+        last, _, _ = spec_of_configmap(data, {}, {annotation: bandwidth}, last)
+        assert (last.systemStrategy.minFreeKbytesFactor, last.systemStrategy.totalNetworkBandwidth) == (factor, "10G")
+
+
+def test_an_entry_of_host_applications_that_is_unusable_leaves_the_other_keys_in_force() -> None:
+    entry = {"nodeSelector": {"matchLabels": {"pool": "a"}}, "applications": [[]]}
+    hosts = json.dumps({"enable": False, "nodeConfigs": [entry]})
+    last, _, _ = spec_of_configmap(thresholds(enable=True), {"pool": "a"})
+    data = {**thresholds(enable=False), "host-application-config": hosts}
+    spec, problems, _ = spec_of_configmap(data, {"pool": "a"}, None, last)
+    assert (spec.resourceUsedThresholdWithBE.enable, spec.hostApplications, problems) == (False, (), ())
+
+
+def test_a_key_that_fails_is_named_and_the_others_are_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_PARTS, "cpuBurstStrategy", lambda written, path: 1 // 0)
+    spec, (problem,), _ = spec_of_configmap(thresholds(enable=True), {})
+    assert (spec.resourceUsedThresholdWithBE.enable, problem.path) == (True, "cpu-burst-config")
+    assert "cannot be used" in str(problem)
+
+
+def test_what_an_unusable_strategy_switches_off_is_said() -> None:
+    last, _, _ = spec_of_configmap(thresholds(enable=True), {})
+    spec, _, (left_out,) = spec_of_configmap(thresholds(enable=False, memoryEvictThresholdPercent=700), {}, None, last)
+    assert not spec.resourceUsedThresholdWithBE.enable
+    assert str(left_out).endswith("the node keeps what it had, but enable is off")
+    _, (problem,), _ = spec_of_configmap(thresholds(enable=False, cpuSuppressPolicy=5), {}, None, last)
+    assert str(problem).endswith("must be a string; the last good strategy stays in force, but enable is off")
 
 
 def test_field_names_match_without_regard_to_case_as_in_go() -> None:
