@@ -58,6 +58,9 @@ def render(configmap: str, node_path: str, nodeslo_path: str | None, whole: bool
         nodeslo = parse_manifests({nodeslo_path: read_input(nodeslo_path)}).nodeslo
         if nodeslo is None:
             raise ConfigError(nodeslo_path, "no NodeSLO", "must hold a NodeSLO")
+        name = (member(decode_object(nodeslo, "NodeSLO"), "metadata", "NodeSLO") or {}).get("name")
+        if name != meta.name:
+            raise ConfigError(nodeslo_path, name, f"must hold the NodeSLO of the Node, {meta.name}")
     has = None if nodeslo is None else member(decode_object(nodeslo, "NodeSLO"), "spec", "")
     spec: Any = render_spec(data, labels, meta.annotations, has)
     for note in _notes(data, labels, meta.annotations, nodeslo):

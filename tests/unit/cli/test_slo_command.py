@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -99,18 +100,26 @@ def test_render_warns_of_what_does_not_mean_what_it_says(files: tuple[str, str])
     assert "nodeStrategies[0].memoryEvictThresholdPercent: '90'" in done.stderr
 
 
+def nodeslo_named(name: str, spec: dict[str, Any]) -> str:
+    head = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeSLO", "metadata": {"name": name}}
+    return json.dumps({**head, "spec": spec})
+
+
 def test_render_leaves_what_the_node_has_where_its_entry_is_unusable(files: tuple[str, str], tmp_path: Path) -> None:
     configmap, node = files
     Path(configmap).write_text(CONFIGMAP.replace("90", '"90"'))
     nodeslo = tmp_path / "nodeslo.json"
     spec = {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 88}}
-    nodeslo.write_text(json.dumps({"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeSLO", "spec": spec}))
+    nodeslo.write_text(nodeslo_named("n1", spec))
     arguments = ["render", "--node", node, "--nodeslo", str(nodeslo), configmap]
     done = CliRunner().invoke(slo, arguments, catch_exceptions=False)
     assert json.loads(done.stdout)["resourceUsedThresholdWithBE"] == spec["resourceUsedThresholdWithBE"]
     assert "memoryEvictThresholdPercent: '90': must be an integer 0…100; the node keeps what it had" in done.stderr
     Path(configmap).write_text(CONFIGMAP.replace("true", "1"))
     with pytest.raises(ConfigError, match="must be true or false"):
+        CliRunner().invoke(slo, arguments, catch_exceptions=False)
+    nodeslo.write_text(nodeslo_named("n2", spec))
+    with pytest.raises(ConfigError, match="'n2': must hold the NodeSLO of the Node, n1"):
         CliRunner().invoke(slo, arguments, catch_exceptions=False)
     with pytest.raises(ConfigError, match="must hold a NodeSLO"):
         CliRunner().invoke(slo, ["render", "--node", node, "--nodeslo", node, configmap], catch_exceptions=False)
