@@ -202,12 +202,26 @@ class TestNode:
     def test_annotations_that_cannot_be_read_change_nothing_and_are_named(
         self, store: Store, open_rig: Open, caplog: pytest.LogCaptureFixture
     ) -> None:
-        names = ("reservation", "thirdPartyAllocations", "cpu-normalization-ratio", "colocation-strategy")
+        names = ("reservation", "thirdPartyAllocations", "cpu-normalization-ratio")
         annotations = {f"node.koordinator.sh/{name}": "{{" for name in names}
         store.put(NODES, big_node("n1", annotations=annotations))
         with caplog.at_level(logging.WARNING):
             assert written(store, open_rig()) == USUAL
         assert all(any(name in line for line in caplog.messages) for name in names)
+
+    @pytest.mark.parametrize("annotation", ['{"enable":false,}', '{"enable":"false"}'])
+    def test_an_annotation_whose_switch_cannot_be_read_leaves_the_node_as_it_was(
+        self, annotation: str, store: Store, open_rig: Open, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rig = open_rig()
+        assert written(store, rig) == USUAL
+        of_node = {"node.koordinator.sh/colocation-strategy": annotation}
+        store.put(NODES, {**store.objects[NODES]["n1"], "metadata": big_node("n1", annotations=of_node)["metadata"]})
+        store.put(NODES, big_node("n2", annotations=of_node))
+        said = [f"Node {name}: metadata.annotations[node.koordinator.sh/colocation-strategy]" for name in ("n1", "n2")]
+        rig.until(lambda: all(any(each in line for line in caplog.messages) for each in said), "the sentences")
+        assert allocatable(store, "n1") == USUAL
+        assert not allocatable(store, "n2").get(BATCH_CPU)
 
     def test_a_report_that_cannot_be_read_stays_as_it_was(self, store: Store, open_rig: Open) -> None:
         rig = open_rig()

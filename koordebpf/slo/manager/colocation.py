@@ -16,8 +16,9 @@ from msgspec import Meta
 from koordebpf.slo.convert import converted
 from koordebpf.slo.overlay import entries_of
 
-NotNegative = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
+_MOST = (1 << 63) - 1  # Koordinator's fields are of 64 bits
+NotNegative = Annotated[int, Meta(ge=0, le=_MOST)]
+Positive = Annotated[int, Meta(ge=1, le=_MOST)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 
 

@@ -16,6 +16,7 @@ import msgspec
 from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import converted, laid_over
 from koordebpf.slo.manager.colocation import ColocationStrategy, NotNegative, Percent, Positive
+from koordebpf.slo.manager.field_names import named
 from koordebpf.slo.manager.in_force import KeyInForce, key_in_force, selected
 from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.render import Decoded, strategy_entries
@@ -105,16 +106,12 @@ def node_colocation(
     # The key's own errors are reported once, not for each Node.
     problems = [f"{each}; {fate}" for each in found.errors if each not in config.errors] if found.is_held else []
     origins = _origins(config, found.value)
+    is_held = found.is_held and not is_off
     if annotations and STRATEGY_ANNOTATION in annotations:
-        path = f"metadata.annotations[{STRATEGY_ANNOTATION}]"
-        try:
-            own = decode_object(annotations[STRATEGY_ANNOTATION], path)
-            is_off = own.get("enable") is False or (is_off and own.get("enable") is None)
-            strategy = _laid_over(strategy, own, path)
-            origins |= dict.fromkeys(_written(own), path)
-        except ConfigError as error:
-            problems.append(f"{error}; the annotation is left out{', but for its enable: false' if is_off else ''}")
-            strategy = msgspec.structs.replace(strategy, enable=strategy.enable and not is_off)
+        own = _annotated(strategy, annotations[STRATEGY_ANNOTATION], is_off, is_held)
+        strategy, is_held = own.strategy, own.is_held
+        problems += own.problems
+        origins |= own.origins
     for label, field in RATIO_LABELS.items():
         if (value := labels.get(label)) is None:
             continue
@@ -124,7 +121,26 @@ def node_colocation(
         strategy = msgspec.structs.replace(strategy, **{field: percent})
         origins[field] = f"metadata.labels[{label}]"
     problems += _policy_problems(strategy)
-    return Resolved(strategy, tuple(problems), origins, found.is_held and not is_off)
+    return Resolved(strategy, tuple(problems), origins, is_held)
+
+
+# With the Node's own annotation. One of which `enable` cannot be read leaves the Node as it was, and never turns it on.
+def _annotated(strategy: NodeColocation, text: str, is_off: bool, is_held: bool) -> Resolved:
+    path, own = f"metadata.annotations[{STRATEGY_ANNOTATION}]", None
+    try:
+        own = named(decode_object(text, path), ColocationStrategy)
+        laid = _laid_over(strategy, own, path)
+    except ConfigError as error:
+        enable = own.get("enable") if own is not None else "unknown"
+        if enable is False:
+            fate, is_off, is_held = "the annotation is left out, but for its enable: false", True, False
+        elif enable is None or enable is True or is_off:
+            fate = "the annotation is left out"
+        else:
+            fate, is_off, is_held = "the Node keeps what it has", True, True
+        strategy = msgspec.structs.replace(strategy, enable=strategy.enable and not is_off)
+        return Resolved(strategy, (f"{error}; {fate}",), {}, is_held)
+    return Resolved(laid, (), dict.fromkeys(_written(own), path), is_held and own.get("enable") is not False)
 
 
 def _decoded(config: Mapping[str, Any], path: str) -> Decoded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from koordebpf.slo.manager.node_colocation import (
 )
 
 
-def resolved(config: object = None, labels: dict | None = None, annotation: object = None) -> Resolved:
+def resolved(config: object = None, labels: dict[str, str] | None = None, annotation: object = None) -> Resolved:
     written = annotation if isinstance(annotation, str) else json.dumps(annotation)
     annotations = {} if annotation is None else {STRATEGY_ANNOTATION: written}
     text = None if config is None else json.dumps(config)
@@ -76,15 +77,34 @@ def test_ratios_are_cut_to_whole_percents() -> None:
 
 @pytest.mark.parametrize(
     "annotation",
-    ["{", "[]", '"x"', {"cpuReclaimThresholdPercent": "10"}, {"degradeTimeMinutes": 0}, {"resourceDiffThreshold": 2}],
+    [{"cpuReclaimThresholdPercent": "10"}, {"degradeTimeMinutes": 0}, {"resourceDiffThreshold": 2}],
 )
-def test_an_unusable_annotation_is_left_out_and_named_but_for_what_it_switches_off(annotation: object) -> None:
-    given = annotation if isinstance(annotation, str) else {"cpuReclaimThresholdPercent": 10, **annotation}
-    found = resolved({"enable": True}, {}, given)
+def test_an_unusable_annotation_is_left_out_and_named_but_for_what_it_switches_off(annotation: dict[str, Any]) -> None:
+    found = resolved({"enable": True}, {}, {"cpuReclaimThresholdPercent": 10, **annotation})
     assert found.strategy == resolved({"enable": True}).strategy
-    if not isinstance(annotation, str):
-        assert not resolved({"enable": True}, {}, {"enable": False, **annotation}).strategy.enable
+    for name in ("enable", "Enable"):
+        assert not resolved({"enable": True}, {}, {name: False, **annotation}).strategy.enable
     assert any(STRATEGY_ANNOTATION in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize("annotation", ["{", "[]", '"x"', '{"enable":false,}', '{"enable":"false"}', '{"ENABLE":0}'])
+@pytest.mark.parametrize("is_on", [True, False])
+def test_an_annotation_whose_switch_cannot_be_read_leaves_the_node_as_it_was(annotation: str, is_on: bool) -> None:
+    found = resolved({"enable": is_on}, {}, annotation)
+    assert (found.strategy.enable, found.is_held) == (False, True)
+    assert found.problems[0].startswith(f"metadata.annotations[{STRATEGY_ANNOTATION}]")
+    assert found.problems[0].endswith("the Node keeps what it has")
+
+
+def test_an_annotations_names_match_without_regard_to_case() -> None:
+    found = resolved({"enable": True}, {}, {"ENABLE": False, "cpuReclaimthresholdpercent": 7})
+    assert (found.strategy.enable, found.strategy.cpuReclaimThresholdPercent) == (False, 7)
+
+
+@pytest.mark.parametrize("percent", [2**63, 99999999999999999999999])
+def test_a_number_of_more_than_64_bits_is_out_of_range(percent: int) -> None:
+    config = colocation_in_force(json.dumps({"enable": True, "cpuReclaimThresholdPercent": percent}))
+    assert [error.path for error in config.errors] == ["colocation-config.cpuReclaimThresholdPercent"]
 
 
 def test_the_node_of_an_unusable_entry_keeps_what_it_has_and_one_that_is_off_is_off() -> None:
