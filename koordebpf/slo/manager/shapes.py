@@ -110,7 +110,7 @@ def unknown_in_config(data: Mapping[str, str]) -> tuple[UnknownField, ...]:
             continue
         try:
             found += unknown_fields(msgspec.json.decode(text), shape, key)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue  # an error elsewhere
     return tuple(found)
 
@@ -119,7 +119,7 @@ def unknown_in_nodeslo(raw: bytes | msgspec.Raw) -> tuple[UnknownField, ...]:
     """Return the fields of a NodeSLO's spec that nothing reads."""
     try:
         nodeslo = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return ()  # an error elsewhere
     spec = nodeslo.get("spec") if isinstance(nodeslo, dict) else None
     return tuple(unknown_fields(spec, _Spec, "spec")) if isinstance(spec, dict) else ()

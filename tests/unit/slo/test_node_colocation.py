@@ -87,7 +87,9 @@ def test_an_unusable_annotation_is_left_out_and_named_but_for_what_it_switches_o
     assert any(STRATEGY_ANNOTATION in problem for problem in found.problems)
 
 
-@pytest.mark.parametrize("annotation", ["{", "[]", '"x"', '{"enable":false,}', '{"enable":"false"}', '{"ENABLE":0}'])
+@pytest.mark.parametrize(
+    "annotation", ["{", "[]", '"x"', '{"enable":false,}', '{"enable":"false"}', '{"ENABLE":0}', "\ud800"]
+)
 @pytest.mark.parametrize("is_on", [True, False])
 def test_an_annotation_whose_switch_cannot_be_read_leaves_the_node_as_it_was(annotation: str, is_on: bool) -> None:
     found = resolved({"enable": is_on}, {}, annotation)
