@@ -1,4 +1,4 @@
-"""A tenant resizes its pod to more than the node has, and the kubelet refuses: nothing changes for anyone."""
+"""A tenant resizes its pod to more than the node has; until the kubelet grants it nothing changes for anyone."""
 
 from __future__ import annotations
 
@@ -39,20 +39,18 @@ def feature(labels: dict[str, str], reason: str | None) -> FeaturePlan:
     return plan_of(frame(pods, used=100, gates=GATES, threshold=STRATEGY, allocatable=node)).features[1]
 
 
+@pytest.mark.parametrize("reason", ["Infeasible", "Deferred", ""])
 @pytest.mark.parametrize("labels", [ENABLED, {}])
-def test_no_pod_is_evicted_for_it(labels: dict[str, str]) -> None:
-    plan = feature(labels, "Infeasible")
+def test_no_pod_is_evicted_for_it(labels: dict[str, str], reason: str) -> None:
+    plan = feature(labels, reason)
     assert names(plan) == []
     assert plan.verdict == feature(labels, None).verdict
 
 
-def test_one_that_waits_counts_as_the_scheduler_counts_it() -> None:
-    assert names(feature(ENABLED, "Deferred")) != []
-
-
-def test_it_protects_no_more_memory_of_the_pod_and_of_the_directories() -> None:
+@pytest.mark.parametrize("reason", ["Infeasible", "Deferred", ""])
+def test_it_protects_no_more_memory_of_the_pod_and_of_the_directories(reason: str) -> None:
     its = qos_pod("a")
-    now = values(decided(qos_frame(resized(its, memory("64Gi", "64Gi")))))
+    now = values(decided(qos_frame(resized(its, memory("64Gi", "64Gi"), reason))))
     assert now == values(decided(qos_frame(its)))
     assert sorted(value for (_, file), value in now.items() if file in (MIN, LOW)) != []
     assert all(value <= GIB for (_, file), value in now.items() if file in (MIN, LOW))

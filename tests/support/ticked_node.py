@@ -74,7 +74,9 @@ class Node:
         self._manifest = folder / "pods.json"
         self.list_pods(70)
         config = AgentConfig(
-            files=(self._manifest,), node_cgroup=self.top, eviction=EvictSettings(cool_time_ns=NS_PER_S)
+            files=(self._manifest,),
+            node_cgroup=self.top,
+            eviction=EvictSettings(cool_time_ns=NS_PER_S),
         )
         config = replace(config, feature_gates={**config.feature_gates, **(gates or {})})
         scope = open_scope(MemoryHierarchy(2, folder / "cgroup", 0), self.top)
@@ -98,7 +100,10 @@ class Node:
 
     def list_pods(self, threshold_percent: int, **labels: str | None) -> None:
         """Write the pods, with these labels beside their own (None: without), and a NodeSLO with this threshold."""
-        items = [*(_pod(name, labels) for name in UIDS), _nodeslo(threshold_percent)]
+        self.list_objects([*(_pod(name, labels) for name in UIDS), _nodeslo(threshold_percent)])
+
+    def list_objects(self, items: list[dict[str, object]]) -> None:
+        """Write these objects in place of all."""
         part = self._manifest.with_suffix(".part")
         part.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         part.rename(self._manifest)

@@ -31,13 +31,16 @@ def is_batch(pod: HookPod) -> bool:
 
 
 def batch_pod(pod: HookPod, rules: HookRules) -> Adjustment:
-    """Return what the pod's own level gets: what its containers may have together, at the most at any moment."""
-    requests, limits = _most_at_once(pod, _cpu_request), limit_of(pod, _cpu_limit)
-    memory = limit_of(pod, _memory_limit)
+    """Return what the pod's own level gets: what its containers may have together, at the most at any moment.
+
+    Where a container has limits that are not known, those of the pod are left alone.
+    """
+    shares = _setting(shares_of(_most_at_once(pod, _cpu_request)), f"{BATCH_CPU} requests")
+    is_known = all(each.batch is not None or each.is_limit_known for each in pod.containers)
     return Adjustment(
-        cpu_shares=_setting(shares_of(requests), f"{BATCH_CPU} requests"),
-        cfs_quota_us=_quota(limits, rules),
-        memory_limit_bytes=_memory(memory),
+        cpu_shares=shares,
+        cfs_quota_us=_quota(limit_of(pod, _cpu_limit), rules) if is_known or rules.is_quota_off else None,
+        memory_limit_bytes=_memory(limit_of(pod, _memory_limit)) if is_known else None,
     )
 
 

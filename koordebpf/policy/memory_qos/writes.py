@@ -81,7 +81,8 @@ def pod_writes(pod: MemoryPod, directory: PodDirectory, rules: MemoryQosRules) -
     if low is not None:
         level.add(LOW, low, "lowLimitPercent", f" of {pod.request_bytes} requested")
     level.add_as_set()
-    _add_page_cache(level, qos.fields, pod.limit_bytes, problems)
+    if pod.is_limit_known:
+        _add_page_cache(level, qos.fields, pod.limit_bytes, problems)
     writes = level.writes
     for container in pod.containers:
         if (path := directory.containers.get(container.id or "")) is not None:
@@ -137,7 +138,7 @@ def _container(container: MemoryContainer, path: str, qos: PodQos, rules: Memory
     limit = container.limit_bytes or rules.allocatable_bytes
     if fields.throttlingPercent == 0:
         level.add(HIGH, None, "throttlingPercent", ": no throttling")
-    elif fields.throttlingPercent is not None and limit is not None:
+    elif fields.throttlingPercent is not None and limit is not None and container.is_limit_known:
         high = high_bytes(request, limit, fields.throttlingPercent, least or 0)
         of = "its limit" if container.limit_bytes else "the Node's allocatable memory"
         level.add(HIGH, high, "throttlingPercent", f" between its request and {of}")

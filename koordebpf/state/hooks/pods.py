@@ -19,7 +19,7 @@ from koordebpf.slo.pods.extended_resources import (
     batch_amounts,
 )
 from koordebpf.slo.pods.qos import koord_qos
-from koordebpf.state.pods.effective import EffectiveContainers, effective
+from koordebpf.state.pods.effective import granted, nothing_granted
 
 ContainerKind = Literal["main", "sidecar", "init"]
 
@@ -27,7 +27,8 @@ ContainerKind = Literal["main", "sidecar", "init"]
 class HookContainer(msgspec.Struct, frozen=True, gc=False):
     """One container of a pod. `id` None: the runtime has not made it yet. Amounts of native resources: 0 is no limit.
 
-    `batch` None: it asks for no extended resource.
+    `batch` None: it asks for no extended resource. `is_limit_known` False: nothing tells its native limits, which are
+    to be left alone.
     """
 
     name: str
@@ -37,6 +38,7 @@ class HookContainer(msgspec.Struct, frozen=True, gc=False):
     cpu_request_millicpu: int = 0
     cpu_limit_millicpu: int = 0
     memory_limit_bytes: int = 0
+    is_limit_known: bool = True
 
 
 class HookPod(msgspec.Struct, frozen=True, gc=False):
@@ -61,6 +63,11 @@ class HookPod(msgspec.Struct, frozen=True, gc=False):
         return koord_qos(self.labels)
 
     @property
+    def is_limit_known(self) -> bool:
+        """Whether the limits of every container are."""
+        return all(each.is_limit_known for each in self.containers)
+
+    @property
     def key(self) -> str:
         """`namespace/name`, for people."""
         return f"{self.namespace}/{self.name}"
@@ -75,10 +82,10 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
     """
     annotations, problems = pod.metadata.annotations or {}, list[str]()
     try:
-        its = effective(pod)
+        its = granted(pod)
     except ConfigError as error:
-        problems.append(f"{error}; what it was resized to is left alone")
-        its = EffectiveContainers(tuple(pod.spec.containers), tuple(pod.spec.initContainers or ()))
+        problems.append(f"{error}; what it was resized to and its limits are left alone")
+        its = nothing_granted(pod)
     spec: list[tuple[Container, ContainerKind]] = [
         *((each, "main") for each in its.main),
         *((each, "sidecar" if each.restartPolicy == "Always" else "init") for each in its.init),
@@ -93,12 +100,13 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
         batch = {}
     containers: list[HookContainer] = []
     for each, kind in spec:
+        is_known = each.name not in its.unknown
         try:
             native = _native(each)
         except ConfigError as error:
-            problems.append(f"{error}; it counts as no limit")
-            native = (0, 0, 0)
-        containers.append(HookContainer(each.name, ids.get(each.name), kind, batch.get(each.name), *native))
+            problems.append(f"{error}; the container's limits are left alone")
+            native, is_known = (0, 0, 0), False
+        containers.append(HookContainer(each.name, ids.get(each.name), kind, batch.get(each.name), *native, is_known))
     return HookPod(
         uid=pod.uid,
         namespace=pod.metadata.namespace,

@@ -11,7 +11,7 @@ from koordebpf.kube.cache.objects import Container
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.pods.memory_qos import PodMemoryQOS, pod_memory_qos
 from koordebpf.slo.pods.qos import koord_qos_or_default
-from koordebpf.state.pods.effective import effective
+from koordebpf.state.pods.effective import RESIZABLE, EffectiveContainers, granted, nothing_granted
 from koordebpf.state.pods.facts import PodFacts
 
 # The part of resourceQOSStrategy that is a pod's, by koordinator.sh/qosClass or what stands for it.
@@ -26,18 +26,22 @@ _MOST_BYTES = 1 << 53  # Why: 8 PiB, more than any node has; a percentage of it 
 
 
 class MemoryContainer(msgspec.Struct, frozen=True, gc=False):
-    """One container. `id` None: the runtime has not made it yet. Bytes; a limit of 0 is no limit."""
+    """One container. `id` None: the runtime has not made it yet. Bytes; a limit of 0 is no limit.
+
+    `is_limit_known` False: nothing tells the limit, and what depends on it is left alone.
+    """
 
     name: str
     id: str | None
     request_bytes: int
     limit_bytes: int
+    is_limit_known: bool = True
 
 
 class MemoryPod(msgspec.Struct, frozen=True, gc=False):
     """One pod; `class_name` is its part of resourceQOSStrategy.
 
-    `request_bytes`  of the whole pod as the scheduler counts it, at least what its containers request together; of the
+    `request_bytes`  of the whole pod, as far as it is granted, at least what its containers request together; of the
                      memory that its band of priority asks for: native, batch or mid.
     `limit_bytes`    of its containers together; 0: one of them has none.
     `problems`       sentences on what of it cannot be read.
@@ -52,6 +56,11 @@ class MemoryPod(msgspec.Struct, frozen=True, gc=False):
     containers: tuple[MemoryContainer, ...]
     own: PodMemoryQOS | None = None
     problems: tuple[str, ...] = ()
+
+    @property
+    def is_limit_known(self) -> bool:
+        """Whether that of every container is."""
+        return all(each.is_limit_known for each in self.containers)
 
 
 def memory_pod(facts: PodFacts) -> MemoryPod:
@@ -71,20 +80,22 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
     except ConfigError as error:
         problems.append(f"{error}; the pod has what its class has")
         own = None
-    every = (*spec.containers, *(spec.initContainers or ()))
     try:
-        every = effective(facts.pod).every
-        amounts = [_amounts(each, terms.memory_resource) for each in every]
+        its = granted(facts.pod)
+        amounts = [_amounts(each, terms.memory_resource) for each in its.every]
         request_bytes = min(terms.memory_request_bytes, _MOST_BYTES)
     except ConfigError as error:
         problems.append(f"{error}; it requests nothing")
-        amounts, request_bytes = [(0, 0)] * len(every), 0
+        its = nothing_granted(facts.pod)
+        amounts, request_bytes = [(0, 0)] * len(its.every), 0
+    every = its.every
     is_init = [at >= len(spec.containers) and each.restartPolicy != "Always" for at, each in enumerate(every)]
     lasting = [amount for amount, ends in zip(amounts, is_init, strict=True) if not ends]
     at_start = [request for (request, _), ends in zip(amounts, is_init, strict=True) if ends]
     sidecars = sum(request for request, _ in lasting[len(spec.containers) :])
     containers = (
-        MemoryContainer(each.name, ids.get(each.name), *amount) for each, amount in zip(every, amounts, strict=True)
+        MemoryContainer(each.name, ids.get(each.name), *amount, _is_known(each, its, terms.memory_resource))
+        for each, amount in zip(every, amounts, strict=True)
     )
     return MemoryPod(
         uid=facts.uid,
@@ -98,6 +109,11 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         own=own,
         problems=tuple(problems),
     )
+
+
+# No resize changes a limit on extended memory.
+def _is_known(container: Container, its: EffectiveContainers, resource: str) -> bool:
+    return resource not in RESIZABLE or container.name not in its.unknown
 
 
 # Request and limit. The API server writes a limit without a request as both; a Pod from a file has not been there.

@@ -17,6 +17,7 @@ from koordebpf.slo.pods.cpu_placement import PodCpus, pod_cpus
 from koordebpf.slo.pods.eviction import EVICTION_POLICY_ANNOTATION, eviction_priority, is_eviction_enabled, sub_priority
 from koordebpf.slo.pods.priority import koord_priority, priority_or_default
 from koordebpf.slo.pods.qos import QOS_LABEL, koord_qos, koord_qos_or_default, kube_qos_of
+from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.requests import (
     CPU_OF_BAND,
     MEMORY_OF_BAND,
@@ -133,14 +134,15 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
     value = priority_or_default(labels, priority, qos)
     band = koord_priority(labels, priority, qos)
     resource, cpu_resource = MEMORY_OF_BAND.get(band, NATIVE_MEMORY), CPU_OF_BAND.get(band, NATIVE_CPU)
-    cpu = cpu_requests(pod)
+    its = granted(pod)
+    cpu = cpu_requests(pod, its)
     return PodTerms(
         is_enabled=is_eviction_enabled(labels),
         own_priority=eviction_priority(annotations),
         priority=value,
         sub_priority=sub_priority(labels, value),
         memory_resource=resource,
-        memory_request_bytes=memory_requests(pod).of(resource),
+        memory_request_bytes=memory_requests(pod, its).of(resource),
         cpu_resource=cpu_resource,
         cpu_request_millicpu=cpu.of(cpu_resource),
         batch_cpu_millicpu=cpu.batch_millicpu,
@@ -150,7 +152,7 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         is_ready=any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()),
         labels=labels or {},
         annotations=annotations or {},
-        native_memory_request_bytes=native_memory_of_every_container(pod),
+        native_memory_request_bytes=native_memory_of_every_container(pod, its),
         katalyst_requests=katalyst_requests(pod),
         grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
         deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,

@@ -54,17 +54,17 @@ class CpuRequests(msgspec.Struct, frozen=True):
         return {BATCH_CPU: self.batch_millicpu, MID_CPU: self.mid_millicpu}.get(resource, self.native_millicpu)
 
 
-def memory_requests(pod: Pod) -> MemoryRequests:
-    """Return what the pod asks for.
+def memory_requests(pod: Pod, its: EffectiveContainers | None = None) -> MemoryRequests:
+    """Return what the pod asks for, as kube-scheduler counts it; with `granted` containers what it has of that.
 
     Extended: summed over containers and sidecars (init containers with restartPolicy Always). Native: that sum, or
     the largest moment of the init containers if that is more, plus the pod's overhead. Of each container it is what
-    `effective` says.
+    `its` say; by default `effective`.
 
     Source: k8s.io/component-helpers resource.PodRequests; koordinator pkg/util/extended_resource.go.
     Raises: ConfigError: a quantity is none, or negative.
     """
-    its = effective(pod)
+    its = its or effective(pod)
     return MemoryRequests(
         _native(pod, its, NATIVE_MEMORY, quantity_bytes),
         _extended(pod, its, BATCH_MEMORY, quantity_bytes),
@@ -72,12 +72,12 @@ def memory_requests(pod: Pod) -> MemoryRequests:
     )
 
 
-def cpu_requests(pod: Pod) -> CpuRequests:
+def cpu_requests(pod: Pod, its: EffectiveContainers | None = None) -> CpuRequests:
     """Return the same of CPU.
 
     Raises: ConfigError: a quantity is none, or negative.
     """
-    its = effective(pod)
+    its = its or effective(pod)
     return CpuRequests(
         _native(pod, its, NATIVE_CPU, quantity_millicpu),
         _extended(pod, its, BATCH_CPU, quantity_bytes),
@@ -85,14 +85,14 @@ def cpu_requests(pod: Pod) -> CpuRequests:
     )
 
 
-def native_memory_of_every_container(pod: Pod) -> int | None:
+def native_memory_of_every_container(pod: Pod, its: EffectiveContainers) -> int | None:
     """Return the memory that the containers request, without init containers; None: one of them requests none.
 
     Raises: ConfigError: a quantity is none, or negative.
     """
     path = f"pod {pod.key} spec"
     total = 0
-    for container in effective(pod).main:
+    for container in its.main:
         if not (request := _request(container, NATIVE_MEMORY, quantity_bytes, path)):
             return None
         total += request

@@ -11,10 +11,14 @@ from koordebpf.kube.cache.objects import Pod
 
 
 def resized(pod: Pod, asked: Mapping[str, Any], reason: str = "Infeasible") -> Pod:
-    """Return a pod whose owner asked for other resources of its containers; what it had is allocated and actual."""
+    """Return a pod whose owner asked for other resources of its containers; what it had is allocated and actual.
+
+    `reason`: what the kubelet says of it; "": nothing yet.
+    """
     written = msgspec.to_builtins(pod)
     ids = {each["name"]: each.get("containerID", "") for each in written["status"].get("containerStatuses") or ()}
-    written["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
+    pending = {"type": "PodResizePending", "status": "True", "reason": reason}
+    written["status"]["conditions"] = [pending] if reason else []
     written["status"]["containerStatuses"] = [
         {
             "name": each["name"],

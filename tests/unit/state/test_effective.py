@@ -1,4 +1,4 @@
-"""A resize that the kubelet refused counts for nothing; limits are the actual ones."""
+"""What a resize asks for and the kubelet has not granted counts for kube-scheduler alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.plugins.given_pods import given_pod
 from koordebpf.kube.plugins.pods import pod_bytes
+from koordebpf.policy.hooks.adjust import HookRules, container_adjustment, pod_adjustment
+from koordebpf.policy.hooks.cpu_normalization import normalized_container
 from koordebpf.state.hooks.pods import hook_pod
 from koordebpf.state.memory_qos.pods import memory_pod
-from koordebpf.state.pods.effective import effective
+from koordebpf.state.pods.effective import effective, granted
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
 
@@ -50,35 +52,119 @@ def resized(
 ONE = {"memory": "1Gi", "cpu": "1"}
 
 
+THREE = {"memory": "3Gi", "cpu": "1"}
+FOUR = {"memory": "4Gi", "cpu": "1"}
+ONLY_LIMITS = {"limits": {"memory": "1Gi"}}
+
+
 @pytest.mark.parametrize(
-    ("pod", "request_gib", "limit_gib"),
+    ("pod", "scheduled_gib", "granted_gib", "limit_gib"),
     [
-        (resized(REFUSED, None, ONE, amounts(1)), 1, 1),
-        (resized([], None, ONE, amounts(1), resize="Infeasible"), 1, 1),
-        (resized(REFUSED, None, {"memory": "3Gi", "cpu": "1"}, amounts(1)), 3, 1),
-        (resized(REFUSED, None, ONE, amounts(2, 2)), 2, 2),
-        (resized(REFUSED, None, ONE), 1, 0),  # before 1.33 without actual limits
-        (resized(REFUSED), 0, 0),  # its image is not there yet
-        (resized(DEFERRED, amounts(4), ONE, amounts(1)), 4, 1),
-        (resized(IN_PROGRESS, amounts(4), {"memory": "4Gi", "cpu": "1"}, amounts(1)), 4, 1),
-        (resized(IN_PROGRESS, amounts(1), ONE, amounts(4)), 4, 4),  # it shrinks
-        (resized([], amounts(2), ONE, amounts(1)), 2, 1),  # the kubelet has said nothing yet
-        (resized([], amounts(2)), 2, 2),
-        (resized([], {"limits": {"memory": "1Gi"}}, None, {"limits": {"memory": "1024Mi"}}), 1, 1),
+        (resized(REFUSED, None, ONE, amounts(1)), 1, 1, 1),
+        (resized([], None, ONE, amounts(1), resize="Infeasible"), 1, 1, 1),
+        (resized(REFUSED, None, THREE, amounts(1)), 3, 3, 1),
+        (resized(REFUSED, None, ONE, amounts(2, 2)), 2, 2, 2),
+        (resized(REFUSED, None, None, amounts(1)), 1, 1, 1),  # since 1.33 without allocatedResources
+        (resized(REFUSED, None, ONE), 1, 1, None),  # before 1.33 without actual limits
+        (resized(REFUSED), 0, 0, None),  # its image is not there yet
+        (resized(DEFERRED, amounts(4), ONE, amounts(1)), 4, 1, 1),
+        (resized([], amounts(4), ONE, amounts(1), resize="Deferred"), 4, 1, 1),
+        (resized(DEFERRED, amounts(4), None, amounts(1)), 4, 1, 1),
+        (resized(DEFERRED, amounts(4)), 4, 0, None),
+        (resized([], amounts(64), ONE, amounts(1)), 64, 1, 1),  # the kubelet has not answered yet
+        (resized([], amounts(64), None, amounts(1)), 64, 1, 1),
+        (resized([], amounts(64), ONE), 64, 1, None),
+        (resized([], {"requests": {"memory": "64Gi"}}, {"cpu": "1"}, {"requests": {"cpu": "1"}}), 64, 0, 0),
+        (resized([], {"requests": {"memory": "64Gi"}}, None, {"limits": {"cpu": "1"}}), 64, 0, 0),
+        (resized(IN_PROGRESS, amounts(8), FOUR, amounts(1)), 8, 4, 1),  # a second one, on top of the first
+        (resized(IN_PROGRESS, amounts(4), FOUR, amounts(1)), 4, 4, 4),  # granted: it grows
+        (resized(IN_PROGRESS, amounts(4, 2), None, amounts(4, 1)), 4, 4, 4),
+        (resized(IN_PROGRESS, amounts(1), ONE, amounts(4)), 4, 4, 4),  # it shrinks
+        (resized([], amounts(4), {"memory": "4096Mi", "cpu": "1"}, amounts(4)), 4, 4, 4),  # done
+        (resized([], amounts(2)), 2, 2, 2),  # of a kubelet that tells nothing
+        (resized([], ONLY_LIMITS, None, {"limits": {"memory": "1024Mi"}}), 1, 1, 1),
     ],
 )
-def test_requests_are_the_largest_that_is_granted_and_limits_the_actual_ones(
-    pod: Pod, request_gib: int, limit_gib: int
+def test_what_the_scheduler_counts_what_is_granted_and_limits(
+    pod: Pod, scheduled_gib: int, granted_gib: int, limit_gib: int | None
 ) -> None:
     facts = pod_facts(pod)
     of_memory = memory_pod(facts)
     (container,) = hook_pod(pod, "Guaranteed").containers
-    assert memory_requests(pod).native_bytes == request_gib * GIB
-    assert facts.terms.memory_request_bytes == request_gib * GIB
-    assert facts.terms.native_memory_request_bytes == (request_gib * GIB or None)
-    assert (of_memory.request_bytes, of_memory.limit_bytes) == (request_gib * GIB, limit_gib * GIB)
-    assert container.memory_limit_bytes == limit_gib * GIB
-    assert memory_requests(given_pod(pod_bytes(pod))).native_bytes == request_gib * GIB
+    assert memory_requests(pod).native_bytes == scheduled_gib * GIB
+    assert memory_requests(given_pod(pod_bytes(pod))).native_bytes == scheduled_gib * GIB
+    assert facts.terms.memory_request_bytes == granted_gib * GIB
+    assert facts.terms.native_memory_request_bytes == (granted_gib * GIB or None)
+    assert (of_memory.request_bytes, of_memory.limit_bytes) == (granted_gib * GIB, (limit_gib or 0) * GIB)
+    assert (of_memory.is_limit_known, container.is_limit_known) == (limit_gib is not None,) * 2
+    assert container.memory_limit_bytes == (limit_gib or 0) * GIB
+
+
+BATCH = {"kubernetes.io/batch-cpu": "4000", "kubernetes.io/batch-memory": "4Gi"}
+
+
+@pytest.mark.parametrize("conditions", [[], REFUSED, DEFERRED, IN_PROGRESS])
+def test_names_that_only_the_status_has_are_what_hooks_wrote(conditions: list[dict[str, str]]) -> None:
+    reported = {"requests": BATCH | {"cpu": "4"}, "limits": BATCH | {"cpu": "4", "memory": "4Gi"}}
+    pod = resized(conditions, {"requests": BATCH, "limits": BATCH}, BATCH, reported)
+    (container,) = hook_pod(pod, "BestEffort").containers
+    assert (container.cpu_request_millicpu, container.cpu_limit_millicpu, container.memory_limit_bytes) == (0, 0, 0)
+    assert container.is_limit_known
+    for requests in (cpu_requests(pod), cpu_requests(pod, granted(pod))):
+        assert (requests.native_millicpu, requests.batch_millicpu) == (0, 4000)
+    assert memory_requests(pod).native_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("conditions", "asked", "allocated"),
+    [
+        ([], {"requests": ONE, "limits": {"memory": "2Gi", "cpu": "2"}}, ONE),
+        ([], {"requests": ONE, "limits": {"memory": "2Gi", "cpu": "2"}}, None),
+        (IN_PROGRESS, {"requests": ONE, "limits": {"memory": "2Gi", "cpu": "2"}}, ONE),
+        # guaranteed, and a resize waits
+        (REFUSED, amounts(64, 64), {"memory": "2Gi", "cpu": "2"}),
+        (DEFERRED, amounts(4, 4), {"memory": "2Gi", "cpu": "2"}),
+        ([], amounts(64, 64), {"memory": "2Gi", "cpu": "2"}),
+    ],
+)
+def test_a_quota_stays_when_the_status_tells_what_the_hook_made_of_it(
+    conditions: list[dict[str, str]], asked: dict[str, Any], allocated: dict[str, str] | None
+) -> None:
+    rules, quota_us = HookRules(normalization_ratio=1.2), 200_000
+    for _ in range(5):
+        reported = {"requests": allocated or ONE, "limits": {"cpu": f"{quota_us // 100}m", "memory": "2Gi"}}
+        (container,) = hook_pod(resized(conditions, asked, allocated, reported), "Burstable").containers
+        setting = normalized_container(container, rules)
+        assert setting is not None
+        quota_us = setting.value
+        assert quota_us == 166_667
+
+
+def test_a_request_of_cpu_is_the_least_that_is_made_of_its_limit_while_a_resize_waits() -> None:
+    asked = {"requests": {"cpu": "64"}, "limits": {"cpu": "64"}}
+    pod = resized(REFUSED, asked, {"cpu": "1"}, {"requests": {"cpu": "1"}, "limits": {"cpu": "500m"}})
+    assert hook_pod(pod, "Burstable").containers[0].cpu_limit_millicpu == 1000
+
+
+@pytest.mark.parametrize("conditions", [REFUSED, DEFERRED])
+def test_limits_that_nothing_tells_are_left_alone(conditions: list[dict[str, str]]) -> None:
+    written = msgspec.to_builtins(resized(conditions, {"requests": BATCH, "limits": BATCH}))
+    written["metadata"]["labels"] = {"koordinator.sh/qosClass": "BE"}
+    written["spec"]["containers"].append({"name": "injected", "resources": amounts(1)})
+    made = hook_pod(msgspec.convert(written, Pod), "Burstable")
+    rules = HookRules(hooks=frozenset({"BatchResource", "CPUNormalization"}), normalization_ratio=1.2)
+    of_pod = pod_adjustment(made, rules)
+    assert (of_pod.cfs_quota_us, of_pod.memory_limit_bytes) == (None, None)
+    assert container_adjustment(made, made.containers[0], rules).memory_limit_bytes is not None
+    assert container_adjustment(made, made.containers[1], rules).cfs_quota_us is None
+
+
+def test_a_status_that_is_unusable_leaves_limits_alone() -> None:
+    made = hook_pod(resized(REFUSED, None, {"memory": "much", "cpu": "1"}, amounts(1)), "Guaranteed")
+    (container,) = made.containers
+    assert (container.is_limit_known, container.cpu_limit_millicpu, container.memory_limit_bytes) == (False, 0, 0)
+    assert len(made.problems) == 1
+    assert "left alone" in made.problems[0]
 
 
 def test_cpu_of_a_refused_resize_raises_no_quota() -> None:
@@ -111,7 +197,7 @@ def test_sidecars_are_resized_and_init_containers_that_end_are_not() -> None:
 
 def test_a_pod_without_a_resize_keeps_its_containers() -> None:
     pod = resized([], amounts(1))
-    assert effective(pod).main[0] is pod.spec.containers[0]
+    assert effective(pod).main[0] is granted(pod).main[0] is pod.spec.containers[0]
 
 
 def test_a_quantity_of_the_status_that_is_none_spoils_its_own_pod() -> None:
