@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
-from koordebpf.kube.cache.objects import Node, NodeResourceTopology, ObjectMeta, Pod
+from koordebpf.kube.cache.objects import Node, NodeResourceTopology, ObjectMeta, Pod, PodCondition
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
@@ -101,6 +101,30 @@ def test_each_hook_wants_its_own_files() -> None:
         ("kubepods/poduid-ls", CgroupFile.CPU_QUOTA): 80_000,
         ("kubepods/poduid-ls/id-main", CgroupFile.CPU_QUOTA): 80_000,
     }
+
+
+def test_limits_that_are_not_known_any_more_are_wanted_as_before() -> None:
+    # GIVEN a pod with a normalized quota, and a batch pod into which a container was injected
+    ratio = {"node.koordinator.sh/cpu-normalization-ratio": "1.25"}
+    both = {"main": batch(500, 1000, GIB), "injected": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+    mixed = batch_pod_object("BE", both, uid="uid-mixed", name="mixed", kube_qos="Burstable")
+    pods = [shared("held"), mixed]
+    before = decided(frame(*pods, annotations=ratio))
+    assert values(before, "cpuNormalization")["kubepods/poduid-held", CgroupFile.CPU_QUOTA] == 80_000
+    assert values(before, "batchResource")["kubepods/poduid-mixed", CgroupFile.MEMORY_LIMIT] == 2 * GIB
+    # WHEN they are resized, and the kubelet refuses and tells no limits
+    pending = PodCondition(type="PodResizePending", status="True", reason="Infeasible")
+    refused = [
+        msgspec.structs.replace(each, status=msgspec.structs.replace(each.status, conditions=[pending]))
+        for each in pods
+    ]
+    # THEN no limit is taken away, in no later round either
+    for _ in range(3):
+        now = decided(frame(*refused, annotations=ratio))
+        for name in ("cpuNormalization", "batchResource"):
+            limits = {key: value for key, value in values(before, name).items() if key[1] is not CgroupFile.CPU_SHARES}
+            assert limits.items() <= values(now, name).items()
+        refused = [msgspec.structs.replace(each) for each in refused]
 
 
 @pytest.mark.parametrize("container_id", ["", "containerd://", "id-main"])
