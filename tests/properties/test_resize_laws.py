@@ -1,0 +1,68 @@
+"""What a tenant asks for by resizing its pod evicts, protects and limits nothing before it is granted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordebpf.kube.cache.objects import Pod
+from koordebpf.state.hooks.pods import hook_pod
+from koordebpf.state.memory_qos.pods import memory_pod
+from koordebpf.state.pods.facts import pod_facts
+from koordebpf.state.pods.requests import cpu_requests, memory_requests
+
+_AMOUNTS = st.integers(1, 64)
+_NOTHING_SAID: list[dict[str, str]] = []
+_PENDING = [[{"type": "PodResizePending", "status": "True", "reason": reason}] for reason in ("Deferred", "Infeasible")]
+
+
+def _resources(memory_gib: int, cpu: int) -> dict[str, dict[str, str]]:
+    return {name: {"memory": f"{memory_gib}Gi", "cpu": str(cpu)} for name in ("requests", "limits")}
+
+
+def _pod(asked: Any, allocated: Any, actual: Any, conditions: list[dict[str, str]]) -> Pod:
+    status = {"name": "c", "containerID": "containerd://a", "resources": actual}
+    status |= {"allocatedResources": allocated["requests"]} if allocated else {}
+    return msgspec.convert(
+        {
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "resources": asked}]},
+            "status": {
+                "phase": "Running",
+                "qosClass": "Guaranteed",
+                "conditions": conditions,
+                "containerStatuses": [status],
+            },
+        },
+        Pod,
+    )
+
+
+@given(
+    asked=st.builds(_resources, _AMOUNTS, _AMOUNTS),
+    had=st.builds(_resources, _AMOUNTS, _AMOUNTS),
+    conditions=st.sampled_from([_NOTHING_SAID, *_PENDING]),
+    has_allocated=st.booleans(),
+)
+def test_what_is_asked_for_changes_nothing_before_it_is_granted(
+    asked: Any, had: Any, conditions: list[dict[str, str]], *, has_allocated: bool
+) -> None:
+    allocated = had if has_allocated else None
+    before, after = _pod(had, allocated, had, []), _pod(asked, allocated, had, conditions)
+    assert pod_facts(after).terms == pod_facts(before).terms
+    assert memory_pod(pod_facts(after)) == memory_pod(pod_facts(before))
+    assert hook_pod(after, "Guaranteed").containers == hook_pod(before, "Guaranteed").containers
+    # kube-scheduler counts no less
+    assert memory_requests(after).native_bytes >= memory_requests(before).native_bytes
+    assert cpu_requests(after).native_millicpu >= cpu_requests(before).native_millicpu
+
+
+@given(had=st.builds(_resources, _AMOUNTS, _AMOUNTS), asked=st.builds(_resources, _AMOUNTS, _AMOUNTS))
+def test_what_is_granted_counts_at_once_and_what_shrinks_until_it_is_done(had: Any, asked: Any) -> None:
+    done, had_terms = pod_facts(_pod(asked, asked, asked, [])).terms, pod_facts(_pod(had, had, had, [])).terms
+    moving = pod_facts(_pod(asked, asked, had, [{"type": "PodResizeInProgress", "status": "True"}])).terms
+    for name in ("memory_request_bytes", "cpu_request_millicpu"):
+        assert getattr(moving, name) == max(getattr(done, name), getattr(had_terms, name))
