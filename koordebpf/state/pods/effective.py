@@ -70,7 +70,7 @@ def granted(pod: Pod) -> EffectiveContainers:
     An init container that ends cannot be resized.
 
     Raises:  ConfigError: a quantity of a container that is being resized is none.
-    Cost:    3 µs with three containers that are not being resized, 15 µs where they are.
+    Cost:    3 µs with three containers that are not being resized, 25 µs where they are.
     """
     return _containers(pod, is_granted=True)
 
