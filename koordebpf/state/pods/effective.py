@@ -124,6 +124,12 @@ def _containers(pod: Pod, *, is_granted: bool) -> EffectiveContainers:
     )
 
 
+def is_resize_refused(pod: Pod) -> bool:
+    """Tell whether the kubelet says that a resize can never be granted on this node."""
+    _, is_refused, _ = _said(pod)
+    return is_refused
+
+
 # Whether a resize is pending, whether it can never be granted on this node, and whether one is being carried out.
 # Source: conditions PodResizePending and PodResizeInProgress, since Kubernetes 1.33; status.resize before.
 def _said(pod: Pod) -> tuple[bool, bool, bool]:
