@@ -64,7 +64,7 @@ def granted(pod: Pod) -> EffectiveContainers:
     Requests:  the larger of what is allocated and actual. Of a container of which the status tells neither, those of
                the specification, but nothing while a resize waits.
     Limits:    those of the specification, and while it shrinks the actual ones if they are larger. While a resize
-               waits, the actual ones; where the status lacks them they are `unknown`. A limit on CPU is not below the
+               waits, the actual ones; where the status tells nothing they are `unknown`. A CPU limit is not below the
                request: what the status tells may be a quota that a hook made of this very limit.
     A resize waits where the kubelet deferred or refused it, or has not answered: requests differ from those allocated.
     An init container that ends cannot be resized.
@@ -114,7 +114,7 @@ def _containers(pod: Pod, *, is_granted: bool) -> EffectiveContainers:
         asked = each.resources or ResourceRequirements()
         requests = _requests(asked, found, resize, path, is_granted=is_granted)
         limits = _limits(asked, found, resize, path)
-        if limits.keys() != (asked.limits or {}).keys():
+        if not _tells(found.resources) and limits.keys() != (asked.limits or {}).keys():
             unknown.add(each.name)
         made[each.name] = msgspec.structs.replace(each, resources=ResourceRequirements(requests, limits))
     return EffectiveContainers(
@@ -206,6 +206,11 @@ def _limits(asked: ResourceRequirements, status: ContainerStatus, resize: _Resiz
         if (amount := _largest(name, counted, path)) is not None:
             found[name] = amount
     return found
+
+
+# Of a status that tells something, a limit that is not there is none.
+def _tells(resources: ResourceRequirements | None) -> bool:
+    return resources is not None and bool(resources.limits or resources.requests)
 
 
 def _with_nothing(container: Container) -> Container:

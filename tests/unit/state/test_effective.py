@@ -66,6 +66,12 @@ ONLY_LIMITS = {"limits": {"memory": "1Gi"}}
         (resized(REFUSED, None, ONE, amounts(2, 2)), 2, 2, 2),
         (resized(REFUSED, None, None, amounts(1)), 1, 1, 1),  # since 1.33 without allocatedResources
         (resized(REFUSED, None, ONE), 1, 1, None),  # before 1.33 without actual limits
+        (
+            resized(REFUSED, {"requests": ONE, "limits": {"memory": "900Gi"}}, ONE, {"requests": ONE}),
+            1,
+            1,
+            0,
+        ),  # it has none
         (resized(REFUSED), 0, 0, None),  # its image is not there yet
         (resized(DEFERRED, amounts(4), ONE, amounts(1)), 4, 1, 1),
         (resized([], amounts(4), ONE, amounts(1), resize="Deferred"), 4, 1, 1),
