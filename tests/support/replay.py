@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from koordebpf.errors import ConfigError
 from koordebpf.policy.decide_tick import decided_again
 from koordebpf.store.frames import read_ticks
 from koordebpf.store.recorder.read import Recording, shards_of
@@ -31,7 +32,11 @@ def replay_recording(folder: Path) -> None:
     """Decide each round that its recorder kept again, as `koordebpf replay` does: the same, bit for bit."""
     if not folder.is_dir() or not shards_of(folder):
         return
-    recording, again = Recording(folder), DecidesAgain()
+    try:
+        recording, again = Recording(folder), DecidesAgain()
+    except ConfigError as error:
+        assert "its header: no round is in it" in str(error)  # of an agent that was killed at its first write
+        return
     for each in recording.rounds():
         assert each.is_same(again.decide(each.tick)), f"{folder}: {each.wall_ns} is decided otherwise than by the agent"
         counts["recorded rounds"] += 1
