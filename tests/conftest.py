@@ -52,20 +52,26 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LIMITS] = os.environ.pop(time_limit.VARIABLE, "")
     config.stash[_NOT_COLLECTED] = []
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _interrupt)
-        # What a test forks ends of it, as any process.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        # What a test forks ends of SIGTERM, as any process.
         os.register_at_fork(after_in_child=_end_of_sigterm)
 
 
 # SIGTERM ends a run as ^C does: fixtures remove what they made. The runner, which may have had the same signal, sends
-# SIGINT then, which must not end that; one more does.
-def _interrupt(_number: int, _frame: FrameType | None) -> Never:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.default_int_handler))
+# SIGINT beside it, before or after, which must not end that; one more does.
+def _interrupt(number: int, _frame: FrameType | None) -> Never:
+    def pass_over(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGTERM, pass_over)
+    signal.signal(signal.SIGINT, pass_over if number == signal.SIGTERM else signal.default_int_handler)
     raise KeyboardInterrupt
 
 
 def _end_of_sigterm() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

@@ -137,8 +137,8 @@ TAKES_LONG = """
 import time
 from pathlib import Path
 def test_it():
-    Path("{started}").touch()
     try:
+        Path("{started}").touch()
         time.sleep(60)
     finally:
         time.sleep(1)
