@@ -100,7 +100,12 @@ class Node:
 
     def list_pods(self, threshold_percent: int, **labels: str | None) -> None:
         """Write the pods, with these labels beside their own (None: without), and a NodeSLO with this threshold."""
-        self.list_objects([*(_pod(name, labels) for name in UIDS), _nodeslo(threshold_percent)])
+        strategy = {
+            "enable": True,
+            "memoryEvictThresholdPercent": threshold_percent,
+            "memoryEvictLowerPercent": threshold_percent - 5,
+        }
+        self.list_objects([*(_pod(name, labels) for name in UIDS), nodeslo(strategy)])
 
     def list_objects(self, items: list[dict[str, object]]) -> None:
         """Write these objects in place of all."""
@@ -139,31 +144,26 @@ class Node:
 
 
 def _pod(name: str, labels: dict[str, str | None]) -> dict[str, object]:
+    spec = {"priority": 5500 if name == "calm" else 5000, "containers": [{"name": "main"}]}
     all_labels = {"koordinator.sh/qosClass": "BE", **labels}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "spark",
-            "uid": UIDS[name],
-            "labels": {label: value for label, value in all_labels.items() if value is not None},
-        },
-        "spec": {"priority": 5500 if name == "calm" else 5000, "containers": [{"name": "main"}]},
-        "status": {"phase": "Running", "qosClass": "BestEffort"},
-    }
+    written = {label: value for label, value in all_labels.items() if value is not None}
+    return pod_object(name, written, spec, {"phase": "Running", "qosClass": "BestEffort"})
 
 
-def _nodeslo(threshold_percent: int) -> dict[str, object]:
+def pod_object(
+    name: str, labels: dict[str, str], spec: dict[str, object], status: dict[str, object]
+) -> dict[str, object]:
+    """Return the Pod of one of `UIDS`."""
+    metadata = {"name": name, "namespace": "spark", "uid": UIDS[name], "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+
+
+def nodeslo(strategy: dict[str, object]) -> dict[str, object]:
+    """Return the node's NodeSLO with this threshold strategy."""
+    spec = {"resourceUsedThresholdWithBE": strategy}
     return {
         "apiVersion": "slo.koordinator.sh/v1alpha1",
         "kind": "NodeSLO",
         "metadata": {"name": "node"},
-        "spec": {
-            "resourceUsedThresholdWithBE": {
-                "enable": True,
-                "memoryEvictThresholdPercent": threshold_percent,
-                "memoryEvictLowerPercent": threshold_percent - 5,
-            }
-        },
+        "spec": spec,
     }

@@ -5,21 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.store.sink import PlanDecided, RoundEnded
 from koordebpf.units import MIB, NS_PER_S
-from tests.support.ticked_node import UIDS, Node
+from tests.support.ticked_node import Node, nodeslo, pod_object
 
 FEATURE = "MemoryAllocatableEvict"
 OTHERS = ("BEMemoryEvict", "MemoryEvict", "StallEvict", "CPUAllocatableEvict", "CPUEvict", "BECPUEvict")
 GRANTED = "300Mi"
 NOT_ANSWERED: list[dict[str, str]] = []
 DEFERRED = [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]
-THRESHOLD = {
+THRESHOLD: dict[str, object] = {
     "enable": True,
     "allocatableEvictPriorityThreshold": 5999,
     "memoryAllocatableEvictThresholdPercent": 100,
@@ -34,40 +33,29 @@ def _pod(name: str, asked: str, allocated: str, conditions: list[dict[str, str]]
         "allocatedResources": {"memory": allocated},
         "resources": {"requests": {"memory": allocated}},
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "spark",
-            "uid": UIDS[name],
-            "labels": {"koordinator.sh/priority-class": "koord-prod", "koordinator.sh/eviction-enabled": "true"},
-        },
-        "spec": {
+    labels = {"koordinator.sh/priority-class": "koord-prod", "koordinator.sh/eviction-enabled": "true"}
+    return pod_object(
+        name,
+        labels,
+        {
             "priority": 3500 if name == "calm" else 3000,
             "containers": [{"name": "main", "resources": requests}],
         },
-        "status": {
+        {
             "phase": "Running",
             "qosClass": "Burstable",
             "conditions": conditions,
             "containerStatuses": [status],
         },
-    }
+    )
 
 
 def _objects(asked: str, allocated: str, conditions: list[dict[str, str]]) -> list[dict[str, object]]:
-    strategy: dict[str, Any] = {"resourceUsedThresholdWithBE": THRESHOLD}
     of_node = {"memory": "1000Mi", "cpu": "4"}
     return [
         _pod("hog", GRANTED, GRANTED, []),
         _pod("calm", asked, allocated, conditions),
-        {
-            "apiVersion": "slo.koordinator.sh/v1alpha1",
-            "kind": "NodeSLO",
-            "metadata": {"name": "node"},
-            "spec": strategy,
-        },
+        nodeslo(THRESHOLD),
         {
             "apiVersion": "v1",
             "kind": "Node",
