@@ -37,8 +37,8 @@ class EffectiveContainers(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Resize(msgspec.Struct, frozen=True, gc=False):
-    # A resize of a pod. `waits`: it is not granted, by the kubelet's word (`is_pending`) or as far as one can see.
-    waits: bool
+    # What the kubelet says of a resize: it waits, it can never be granted on this node, it is being carried out.
+    # Source: conditions PodResizePending and PodResizeInProgress, since Kubernetes 1.33; status.resize before.
     is_pending: bool
     is_refused: bool
     is_in_progress: bool
@@ -98,23 +98,23 @@ def _containers(pod: Pod, *, is_granted: bool) -> EffectiveContainers:
     init, lasting = spec.initContainers or (), spec.containers
     if init:
         lasting = [*lasting, *(each for each in init if each.restartPolicy == "Always")]
-    is_pending, is_refused, is_in_progress = _said(pod)
-    if not is_pending and all(_is_as_asked(each, statuses.get(each.name)) for each in lasting):
+    resize = _resize_of(pod)
+    if not resize.is_pending and all(_is_as_asked(each, statuses.get(each.name)) for each in lasting):
         return EffectiveContainers(tuple(spec.containers), tuple(init))
-    waits = is_pending or any(
-        _is_unanswered(each, found, f"pod {pod.key}", is_in_progress=is_in_progress)
+    # It is not granted, by the kubelet's word or as far as the status shows.
+    waits = resize.is_pending or any(
+        _is_unanswered(each, found, f"pod {pod.key}", is_in_progress=resize.is_in_progress)
         for each in lasting
         if (found := statuses.get(each.name)) is not None
     )
-    resize = _Resize(waits, is_pending, is_refused, is_in_progress)
     made, unknown = dict[str, Container](), set[str]()
     for each in lasting:
         found = statuses.get(each.name, ContainerStatus())
         path = f"pod {pod.key} status[{each.name}]"
         asked = each.resources or ResourceRequirements()
         requests = _requests(asked, found, resize, path, is_granted=is_granted)
-        limits = _limits(asked, found, resize, path)
-        if not _tells(found.resources) and limits.keys() != (asked.limits or {}).keys():
+        limits = _limits(asked, found, path, waits=waits, is_in_progress=resize.is_in_progress)
+        if not _has_amounts(found.resources) and limits.keys() != (asked.limits or {}).keys():
             unknown.add(each.name)
         made[each.name] = msgspec.structs.replace(each, resources=ResourceRequirements(requests, limits))
     return EffectiveContainers(
@@ -126,13 +126,10 @@ def _containers(pod: Pod, *, is_granted: bool) -> EffectiveContainers:
 
 def is_resize_refused(pod: Pod) -> bool:
     """Tell whether the kubelet says that a resize can never be granted on this node."""
-    _, is_refused, _ = _said(pod)
-    return is_refused
+    return _resize_of(pod).is_refused
 
 
-# Whether a resize is pending, whether it can never be granted on this node, and whether one is being carried out.
-# Source: conditions PodResizePending and PodResizeInProgress, since Kubernetes 1.33; status.resize before.
-def _said(pod: Pod) -> tuple[bool, bool, bool]:
+def _resize_of(pod: Pod) -> _Resize:
     status = pod.status
     is_pending, is_refused = status.resize in _PENDING, status.resize == "Infeasible"
     is_in_progress = status.resize == "InProgress"
@@ -143,7 +140,7 @@ def _said(pod: Pod) -> tuple[bool, bool, bool]:
             is_pending, is_refused = True, is_refused or each.reason == "Infeasible"
         elif each.type == "PodResizeInProgress":
             is_in_progress = True
-    return is_pending, is_refused, is_in_progress
+    return _Resize(is_pending, is_refused, is_in_progress)
 
 
 def _is_as_asked(container: Container, status: ContainerStatus | None) -> bool:
@@ -153,7 +150,7 @@ def _is_as_asked(container: Container, status: ContainerStatus | None) -> bool:
     return asked == status.resources and status.allocatedResources in (None, asked.requests)
 
 
-# Kubelets that tell no allocatedResources tell the allocated memory in `resources`, but of CPU the actual request.
+# Kubelets that report no allocatedResources report the allocated memory in `resources`, but of CPU the actual request.
 def _is_unanswered(container: Container, status: ContainerStatus, path: str, *, is_in_progress: bool) -> bool:
     asked = _defaulted(container.resources)
     base = status.allocatedResources
@@ -189,9 +186,11 @@ def _requests(
     return found
 
 
-def _limits(asked: ResourceRequirements, status: ContainerStatus, resize: _Resize, path: str) -> Quantities:
+def _limits(
+    asked: ResourceRequirements, status: ContainerStatus, path: str, *, waits: bool, is_in_progress: bool
+) -> Quantities:
     written, actual = asked.limits or {}, (status.resources.limits if status.resources else None) or {}
-    if not (resize.waits or resize.is_in_progress):
+    if not (waits or is_in_progress):
         return written
     floor = [each for each in (status.allocatedResources, _defaulted(status.resources)) if each]
     found: Quantities = {name: amount for name, amount in written.items() if name not in RESIZABLE}
@@ -199,7 +198,7 @@ def _limits(asked: ResourceRequirements, status: ContainerStatus, resize: _Resiz
         if name not in written:
             continue
         counted = [actual]
-        if not resize.waits:
+        if not waits:
             counted.append(written)
         elif name == "cpu" and name in actual:
             counted += floor
@@ -208,8 +207,8 @@ def _limits(asked: ResourceRequirements, status: ContainerStatus, resize: _Resiz
     return found
 
 
-# Of a status that tells something, a limit that is not there is none.
-def _tells(resources: ResourceRequirements | None) -> bool:
+# Where a status has amounts, a limit that it lacks is none.
+def _has_amounts(resources: ResourceRequirements | None) -> bool:
     return resources is not None and bool(resources.limits or resources.requests)
 
 
