@@ -9,12 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.kernel.proc.mounts import read_mounts, unescaped
+from koordebpf.kernel.proc.mounts import MOST_BYTES, read_mounts, unescaped
 
 _PROC = Path("/proc")
 _SYS_OPENAT2 = 437  # the same on every architecture, since Linux 5.6
 _RESOLVE_IN_ROOT = 0x10  # include/uapi/linux/openat2.h
-_BYTES = 1 << 24  # of mountinfo: 5,000 overlays with long lists of lower layers
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -50,7 +49,7 @@ def node_files(proc: Path = _PROC) -> NodeFiles:
     return NodeFiles(proc / "self/mountinfo", Path("/"))
 
 
-def overlays(mountinfo: Path, max_bytes: int = _BYTES) -> tuple[Overlay, ...]:
+def overlays(mountinfo: Path, max_bytes: int = MOST_BYTES) -> tuple[Overlay, ...]:
     """Return the overlays of a table of mounts, of which the first `max_bytes` are read.
 
     Raises:  OSError: it cannot be read.

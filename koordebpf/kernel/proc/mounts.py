@@ -16,7 +16,7 @@ import msgspec
 from koordebpf.units import format_bytes
 
 MOUNTINFO = Path("/proc/self/mountinfo")
-_BYTES = 1 << 24  # 5,000 overlays with long lists of lower layers
+MOST_BYTES = 1 << 24  # 5,000 overlays with long lists of lower layers
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")  # fs/seq_file.c, mangle_path
 _FIELDS, _FIELDS_OF_TYPE = 6, 3  # before the lone hyphen, of which optional ones may follow, and behind it
 
@@ -33,7 +33,7 @@ class Mount(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_mounts(
-    mountinfo: Path = MOUNTINFO, fstypes: Collection[str] | None = None, max_bytes: int = _BYTES
+    mountinfo: Path = MOUNTINFO, fstypes: Collection[str] | None = None, max_bytes: int = MOST_BYTES
 ) -> tuple[Mount, ...]:
     """Return the mounts of a table, of which the first `max_bytes` are read; of all types or of these.
 
@@ -49,7 +49,7 @@ def read_mounts(
     return tuple(_mounts(table, wanted))
 
 
-def read_part(mountinfo: Path = MOUNTINFO, max_bytes: int = _BYTES) -> str:
+def read_part(mountinfo: Path = MOUNTINFO, max_bytes: int = MOST_BYTES) -> str:
     """Return which part of a table `read_mounts` reads, for the sentence that something is not in it.
 
     Raises:  OSError: it cannot be read.
