@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
         # What a test forks ends of SIGTERM, as any process.
-        os.register_at_fork(after_in_child=_end_of_sigterm)
+        os.register_at_fork(after_in_child=_restore_signals)
 
 
 # SIGTERM ends a run as ^C does: fixtures remove what they made. The runner, which may have had the same signal, sends
@@ -70,7 +70,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> Never:
     raise KeyboardInterrupt
 
 
-def _end_of_sigterm() -> None:
+def _restore_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

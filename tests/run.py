@@ -57,7 +57,7 @@ _ONLY_BY_NAME = {"node"}  # it takes half an hour of an emulated CPU; with every
 AGAIN = f"@{TESTS / 'again.txt'}"
 _LIVE = {"contract", "host", "cluster", "node"}
 # Two thirds of their time they wait for a socket. Those of a module share what they started.
-_BESIDE_EACH_OTHER = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
+_IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
 _TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("properties", "unit", "trees", "golden", "scenarios")  # by how long they take, the longest first
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
@@ -230,7 +230,7 @@ def _command(folder: str, report: Path, arguments: Sequence[str]) -> list[str]:
     again = [AGAIN] if folder in _LIVE else []
     # A test's own time: what its fixture sets up for others, too, is not why it takes long (slow.py).
     options = [f"--junitxml={report}", "--override-ini=junit_duration_report=call", f"--timeout={_TEST_S}"]
-    options += [*again, *_BESIDE_EACH_OTHER.get(folder, [])]
+    options += [*again, *_IN_PARALLEL.get(folder, [])]
     return [sys.executable, "-m", "pytest", "-q", *options, str(TESTS / folder), *arguments]
 
 

@@ -49,7 +49,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     quality: str = ""  # what the signals of the backend that was taken are worth
     katalyst: tuple[SignalSource, ...] = ()  # Katalyst's eviction manager, where its feature gate is on
     strategies: tuple[SignalSource, ...] = ()  # the parts of QoS strategies and hooks whose feature gates are on
-    notes: tuple[SignalSource, ...] = ()  # what was found on the node beside that; the agent runs with every signal
+    notes: tuple[SignalSource, ...] = ()  # what else was found on the node; the agent runs with every signal
 
 
 class AskedSources(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ def record_rounds(
     """
     if redact:
         check_output("FILE", path)
-    with tempfile.TemporaryDirectory(prefix=".koordebpf-", dir=_beside(path)) if redact else nullcontext() as folder:
+    with tempfile.TemporaryDirectory(prefix=".koordebpf-", dir=_folder_of(path)) if redact else nullcontext() as folder:
         first = Path(folder) / "names.rounds" if folder else path
         _record(first, in_file, given, seconds)
         if redact:
@@ -54,7 +54,7 @@ def record_rounds(
 
 
 # Of a device, or a descriptor, there is no folder of one's own.
-def _beside(path: Path) -> Path | None:
+def _folder_of(path: Path) -> Path | None:
     is_own = not is_descriptor("FILE", path) and (path.is_file() or not path.exists())
     return path.absolute().parent if is_own else None
 
