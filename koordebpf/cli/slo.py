@@ -46,22 +46,24 @@ def render(configmap: str, node_path: str, nodeslo_path: str | None, whole: bool
       koordebpf slo render --object --node node.json cm.yaml | kubectl apply -f -
     """
     from koordebpf.kube.sources.manifest import NODESLO_VERSION, parse_manifests
-    from koordebpf.slo.manager.in_force import render_spec
+    from koordebpf.slo.manager.effective import render_spec
     from koordebpf.slo.overlay import decode_object, member
 
     found = parse_manifests({node_path: read_input(node_path)}).node
     if found is None:
         raise ConfigError(node_path, "no Node", "must hold a v1 Node")
     meta = found.metadata
-    data, labels, nodeslo = _data(configmap), meta.labels or {}, None
+    data, labels = _data(configmap), meta.labels or {}
+    nodeslo = has = None
     if nodeslo_path is not None:
         nodeslo = parse_manifests({nodeslo_path: read_input(nodeslo_path)}).nodeslo
         if nodeslo is None:
             raise ConfigError(nodeslo_path, "no NodeSLO", "must hold a NodeSLO")
-        name = (member(decode_object(nodeslo, "NodeSLO"), "metadata", "NodeSLO") or {}).get("name")
+        written = decode_object(nodeslo, "NodeSLO")
+        name = (member(written, "metadata", "NodeSLO") or {}).get("name")
         if name != meta.name:
             raise ConfigError(nodeslo_path, name, f"must hold the NodeSLO of the Node, {meta.name}")
-    has = None if nodeslo is None else member(decode_object(nodeslo, "NodeSLO"), "spec", "")
+        has = member(written, "spec", "")
     spec: Any = render_spec(data, labels, meta.annotations, has)
     for note in _notes(data, labels, meta.annotations, nodeslo):
         echo(f"koordebpf: {note}", err=True)

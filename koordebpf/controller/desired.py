@@ -8,8 +8,7 @@ import msgspec
 
 from koordebpf.controller.settings import Settings
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
-from koordebpf.slo.convert import as_json
-from koordebpf.slo.manager.in_force import spec_in_force
+from koordebpf.slo.manager.effective import effective_spec
 
 if TYPE_CHECKING:
     from koordebpf.kube.colocation.writes import WrittenMetric
@@ -40,5 +39,5 @@ def owned_by(node: NodeMeta, current: NodeSLOMeta | None) -> NodeSLOMeta:
 def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings) -> NodeSLO:
     """Return the object as it should be, made from `current`."""
     has = current.spec if current is not None and isinstance(current.spec, dict) else None
-    spec = spec_in_force(settings.keys, node.labels or {}, node.annotations, has)
-    return NodeSLO(owned_by(node, current.metadata if current else None), as_json(spec))
+    spec = effective_spec(settings.keys, node.labels or {}, node.annotations, has)
+    return NodeSLO(owned_by(node, current.metadata if current else None), spec)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordebpf.slo.manager.in_force import KeyInForce, keys_in_force
+from koordebpf.slo.manager.effective import EffectiveKey, effective_keys
 from koordebpf.slo.manager.keys import COLOCATION_KEY
-from koordebpf.slo.manager.node_colocation import colocation_in_force
+from koordebpf.slo.manager.node_colocation import effective_colocation
 from koordebpf.slo.manager.webhook import Problem, check_configmap
 
 
@@ -21,18 +21,18 @@ class Settings(msgspec.Struct, frozen=True):
         problems: all that the webhook would say, in the order of the keys.
     """
 
-    keys: dict[str, KeyInForce] = {}
-    colocation: KeyInForce | None = None
+    keys: dict[str, EffectiveKey] = {}
+    colocation: EffectiveKey | None = None
     problems: tuple[Problem, ...] = ()
 
     @property
     def data(self) -> dict[str, str]:
-        """Key → the text in force."""
+        """Key → the text that is effective."""
         return {key: of.text for key, of in self.keys.items() if of.text is not None}
 
     @property
     def stale(self) -> frozenset[str]:
-        """Keys that are unusable as a whole; of those in `data` an older text is in force."""
+        """Keys that are unusable as a whole; of those in `data` an older text is effective."""
         return frozenset(key for key, of in self.keys.items() if of.errors)
 
     @property
@@ -41,10 +41,10 @@ class Settings(msgspec.Struct, frozen=True):
         return frozenset(key for key, of in self.keys.items() if of.is_held)
 
     @property
-    def fates(self) -> dict[str, tuple[str, ...]]:
+    def messages(self) -> dict[str, tuple[str, ...]]:
         """Key → what became of each entry that is unusable."""
         every = {**self.keys, **({COLOCATION_KEY: self.colocation} if self.colocation else {})}
-        return {key: of.fates for key, of in every.items() if of.fates}
+        return {key: of.messages for key, of in every.items() if of.messages}
 
 
 def settings_of(
@@ -52,10 +52,10 @@ def settings_of(
 ) -> Settings:
     """Return the settings after the ConfigMap became `data`; `nodes` (name → labels) must not be selected twice.
 
-    A selector that is empty, or overlaps another, is reported and in force: the first that matches counts.
+    A selector that is empty, or overlaps another, is reported and counts: the first that matches counts.
     """
     known = last or Settings()
     problems = [problem for key, text in data.items() for problem in check_configmap({key: text}, nodes)]
     text = data.get(COLOCATION_KEY)
-    colocation = None if text is None else colocation_in_force(text, known.colocation)
-    return Settings(keys_in_force(data, known.keys), colocation, tuple(problems))
+    colocation = None if text is None else effective_colocation(text, known.colocation)
+    return Settings(effective_keys(data, known.keys), colocation, tuple(problems))

@@ -51,23 +51,25 @@ class SettingsInForce:
             return
         last = self.settings or Settings()
         known = last.problems
-        if (settings.problems, settings.fates) == (known, last.fates):
+        if (settings.problems, settings.messages) == (known, last.messages):
             return
         for problem in settings.problems:
             if problem not in known:
                 log.warning("slo-controller-config: %s: %s", problem.reason, problem)
         for key in sorted(settings.stale if settings.problems != known else ()):
             log.warning("slo-controller-config: %s", _stale_sentence(key, settings))
-        for key, of_key in settings.fates.items():
-            for fate in of_key if settings.problems != known or of_key != last.fates.get(key) else ():
-                log.warning("slo-controller-config: %s", fate)
+        for key, of_key in settings.messages.items():
+            for message in of_key if settings.problems != known or of_key != last.messages.get(key) else ():
+                log.warning("slo-controller-config: %s", message)
         self._events = []
         for reason in (_UNPARSED, _INVALID):
             said = [each for each in settings.problems if _event_reason(each) == reason]
             if said:
                 stale = [_stale_sentence(key, settings) for key in sorted(settings.stale) if _concerns(key, said)]
-                fates = [each for key, fates in settings.fates.items() if _concerns(key, said) for each in fates]
-                self._events.append((config_map, reason, "; ".join([*map(str, said), *stale, *fates])))
+                messages = [
+                    each for key, of_key in settings.messages.items() if _concerns(key, said) for each in of_key
+                ]
+                self._events.append((config_map, reason, "; ".join([*map(str, said), *stale, *messages])))
 
     def record_events(self, now_ns: int) -> None:
         """Record the Events that wait, where the API server takes them; others stay for the next call."""

@@ -12,12 +12,12 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import as_json, overlaid
-from koordebpf.slo.manager.in_force import (
-    KeyInForce,
+from koordebpf.slo.manager.effective import (
+    EffectiveKey,
     bandwidth_problem,
-    key_in_force,
+    effective_key,
+    effective_part,
     off_sentence,
-    part_in_force,
     selected,
 )
 from koordebpf.slo.manager.keys import THRESHOLD_KEY
@@ -61,14 +61,14 @@ _PARTS: Mapping[str, Callable[[Any, str], Any]] = {
 
 
 class LeftOut(ConfigError):
-    """What of the ConfigMap is not in force and concerns some nodes alone; `fate`: what became of it."""
+    """What of the ConfigMap is unusable and concerns some nodes alone; `message`: what became of it."""
 
-    def __init__(self, error: ConfigError, fate: str) -> None:
+    def __init__(self, error: ConfigError, message: str) -> None:
         super().__init__(error.path, error.value, error.rule)
-        self.fate = fate
+        self.message = message
 
     def __str__(self) -> str:
-        return f"{super().__str__()}; {self.fate}"
+        return f"{super().__str__()}; {self.message}"
 
 
 def spec_of_configmap(
@@ -88,7 +88,7 @@ def spec_of_configmap(
     for key, name in SPEC_FIELDS.items():
         had = None if last is None else getattr(last, name)
         try:
-            of = key_in_force(key, data[key]) if key in data else KeyInForce(key, "", default_of(key))
+            of = effective_key(key, data[key]) if key in data else EffectiveKey(key, "", default_of(key))
             parts[name], errors, left = _part_of_configmap(of, labels, annotations, had)
         except Exception as failure:  # an error of one key must not keep an agent from switching off another
             problems.append(ConfigError(key, type(failure).__name__, f"cannot be used: {failure}"))
@@ -107,10 +107,10 @@ def spec_of_configmap(
 
 # The part of a spec that a key makes, what makes it unusable as a whole, and what is left out.
 def _part_of_configmap(
-    of: KeyInForce, labels: Mapping[str, str], annotations: Mapping[str, str] | None, had: Any
+    of: EffectiveKey, labels: Mapping[str, str], annotations: Mapping[str, str] | None, had: Any
 ) -> tuple[Any, list[ConfigError], list[LeftOut]]:
     name, found = SPEC_FIELDS[of.key], selected(of, labels)
-    has = as_json(had)
+    has = as_json(had) if found.is_held else None
     off = on_in(has, found.off) if found.is_held else ()
     kept = "the node is off" if had is None else f"the node keeps what it had{off_sentence(off)}"
     problems: list[ConfigError] = []
@@ -124,7 +124,7 @@ def _part_of_configmap(
         left_out += [LeftOut(error, kept if id(error) in own else "it is left out") for error in errors]
     if had is not None and found.is_held and not off:
         return had, problems, left_out
-    part = part_in_force(of, of.key, labels, annotations, has)
+    part = effective_part(of, of.key, labels, annotations, has)
     return _PARTS[name]([] if part is None else part, of.key), problems, left_out
 
 
@@ -135,8 +135,8 @@ def strategy_of_configmap(data: Mapping[str, str], labels: Mapping[str, str]) ->
     """
     data = {key: text for key, text in data.items() if key == THRESHOLD_KEY}
     spec, problems, _ = spec_of_configmap(data, labels)
-    for problem in problems:
-        raise problem
+    if problems:
+        raise problems[0]
     return spec.resourceUsedThresholdWithBE
 
 

@@ -89,7 +89,7 @@ class Case(msgspec.Struct, frozen=True):
         of_strategy = () if strategy is None else tuple(strategy_doubts(strategy, STRATEGY_KEY))
         return (*self._left_out, *of_strategy, *(() if of_node is None else (of_node,)))
 
-    # What of the ConfigMap is not in force, where the strategy comes of that.
+    # What of the ConfigMap is unusable, where the strategy comes of that.
     @property
     def _left_out(self) -> tuple[str, ...]:
         frame = self.frame

@@ -15,7 +15,7 @@ import msgspec
 from koordebpf.controller.batch.calculations import Calculations
 from koordebpf.controller.batch.facts import MetricRecord, PodRecord, read_node_metric, read_pod
 from koordebpf.kube.colocation.nodes import decode_colocation_node
-from koordebpf.slo.manager.node_colocation import colocation_in_force
+from koordebpf.slo.manager.node_colocation import effective_colocation
 from tests.bench.controller import running
 from tests.bench.figure import at_most, figure
 from tests.bench.report import Report
@@ -58,7 +58,7 @@ def batch(report: Report) -> None:
 def _compute(report: Report, nodes: int) -> None:
     known = [decode_colocation_node(msgspec.json.encode(_node(number))) for number in range(nodes)]
     tables = _Tables(nodes)
-    config = colocation_in_force(_CONFIG)
+    config = effective_colocation(_CONFIG)
     calculations = Calculations()
     whole, few = [], []
     for _ in range(5):

@@ -13,7 +13,7 @@ import pytest
 from koordebpf.controller import keeper
 from koordebpf.controller.desired import MANAGED_BY, OURS, desired_nodeslo
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO
-from koordebpf.slo.manager.in_force import render_spec
+from koordebpf.slo.manager.effective import render_spec
 from tests.contract.apiserver import Reply, Request, Server, gives, status, until
 from tests.contract.controller_rig import Rig, at_50, threshold
 from tests.contract.objectstore import CONFIGMAPS, EVENTS, NODES, NODESLOS, Store, config_map, node

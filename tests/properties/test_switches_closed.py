@@ -16,9 +16,9 @@ from koordebpf.controller.settings import Settings, settings_of
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import ClusterState, Node, ObjectMeta
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta
-from koordebpf.slo.manager.in_force import KeyInForce, render_spec
+from koordebpf.slo.manager.effective import EffectiveKey, render_spec
 from koordebpf.slo.manager.keys import THRESHOLD_KEY
-from koordebpf.slo.manager.node_colocation import colocation_in_force, node_colocation
+from koordebpf.slo.manager.node_colocation import effective_colocation, node_colocation
 from koordebpf.slo.manager.render import SPEC_FIELDS
 from koordebpf.slo.spec import spec_of_configmap
 from koordebpf.state.build import strategy_of_frame
@@ -219,7 +219,7 @@ def test_no_text_stops_a_reader(key: str, texts: list[str]) -> None:
         current = desired_nodeslo(NODE, current, last)
         spec, problems, _ = spec_of_configmap({key: text}, LABELS, None, spec)
         assert not [problem for problem in problems if "cannot be used" in problem.rule]
-        colocations = colocation_in_force(text, colocations)
+        colocations = effective_colocation(text, colocations)
         node_colocation(colocations, LABELS)
 
 
@@ -246,21 +246,21 @@ def test_render_and_plan_turn_no_node_on_and_render_says_what_a_controller_write
 def test_colocation_is_off_where_its_entry_says_so(
     before: list[str], off: str, after: list[str], restarts: bool
 ) -> None:
-    last: KeyInForce | None = None
+    last: EffectiveKey | None = None
     for text in before:
-        last = colocation_in_force(text, last)
-    last = colocation_in_force(off, None if restarts else last)
+        last = effective_colocation(text, last)
+    last = effective_colocation(off, None if restarts else last)
     found = node_colocation(last, LABELS)
     assert not found.strategy.enable
     assert not found.is_held
     for text in after:
-        last = colocation_in_force(text, None if restarts else last)
+        last = effective_colocation(text, None if restarts else last)
         assert not node_colocation(last, LABELS).strategy.enable
 
 
 @given(st.sampled_from([True, False]), colocation_fields)
 def test_colocation_is_off_where_the_nodes_annotation_says_so(is_on: bool, fields: dict[str, Any]) -> None:
-    config = colocation_in_force(json.dumps({"enable": is_on}))
+    config = effective_colocation(json.dumps({"enable": is_on}))
     annotation = json.dumps({**fields, "enable": False})
     found = node_colocation(config, LABELS, {"node.koordinator.sh/colocation-strategy": annotation})
     assert not found.strategy.enable

@@ -12,7 +12,7 @@ from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.policy.batch.facts import NodeFacts, Usage
 from koordebpf.policy.batch.formulas import NodeResult, node_result
 from koordebpf.policy.batch.zones import zone_results
-from koordebpf.slo.manager.in_force import KeyInForce
+from koordebpf.slo.manager.effective import EffectiveKey
 from koordebpf.slo.manager.node_colocation import NodeColocation, node_colocation
 from koordebpf.units import NS_PER_S
 
@@ -47,12 +47,12 @@ class Calculations:
 
     def __init__(self) -> None:
         self.computed: dict[str, Computed] = {}
-        self._config: KeyInForce | None = None
+        self._config: EffectiveKey | None = None
         self._facts: dict[str, tuple[ColocationNode, TopologyRecord | None, NodeFacts]] = {}
         self._stale_ns: dict[str, int] = {}  # Node → when its report will be too old, CLOCK_REALTIME
         self._earliest_ns = 0  # of them, or earlier
 
-    def update(self, nodes: Iterable[ColocationNode], tables: Tables, config: KeyInForce, now_ns: int) -> list[str]:
+    def update(self, nodes: Iterable[ColocationNode], tables: Tables, config: EffectiveKey, now_ns: int) -> list[str]:
         """Compute what has changed; return the names of those Nodes. `now_ns` is CLOCK_REALTIME.
 
         Cost:    60 µs each Node that has changed, 0.2 µs each other.
@@ -75,7 +75,7 @@ class Calculations:
             self._compute(known[name], tables, config, now_ns)
         return dirty
 
-    def _compute(self, node: ColocationNode, tables: Tables, config: KeyInForce, now_ns: int) -> None:
+    def _compute(self, node: ColocationNode, tables: Tables, config: EffectiveKey, now_ns: int) -> None:
         name = node.name
         pods, metric, topology = tables.of(name)
         known = self._facts.get(name)

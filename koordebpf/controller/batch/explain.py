@@ -15,7 +15,7 @@ from koordebpf.kube.http.transport import Transport
 from koordebpf.policy.batch.sync import sync_reason
 from koordebpf.report.colocation.batch_page import ExplainedNode
 from koordebpf.slo.manager.keys import COLOCATION_KEY
-from koordebpf.slo.manager.node_colocation import colocation_in_force, node_colocation
+from koordebpf.slo.manager.node_colocation import effective_colocation, node_colocation
 from koordebpf.units import NS_PER_S
 
 
@@ -28,7 +28,7 @@ def explain(transport: Transport, node_name: str, resource: str | None = None) -
     node = reads.node(decode_colocation_node)
     pods = tuple(pod for pod in reads.pods(read_pod) if pod.node == node_name)
     metric, topology = reads.node_metric(read_node_metric), reads.topology(read_topology)
-    config = colocation_in_force(reads.config().get(COLOCATION_KEY))
+    config = effective_colocation(reads.config().get(COLOCATION_KEY))
     resolved = node_colocation(config, node.labels or {}, node.annotations)
     facts = node_facts(node, topology.zones if topology else ())
     usage, now_ns = metric.usage if metric else None, time.time_ns()

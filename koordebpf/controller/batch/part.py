@@ -14,9 +14,9 @@ from koordebpf.controller.batch.publish import Publisher
 from koordebpf.kube.clients.nodeslos import ControllerState
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.report.prom.colocation.batch import BatchMetrics
-from koordebpf.slo.manager.in_force import KeyInForce
+from koordebpf.slo.manager.effective import EffectiveKey
 from koordebpf.slo.manager.keys import COLOCATION_KEY
-from koordebpf.slo.manager.node_colocation import colocation_in_force
+from koordebpf.slo.manager.node_colocation import effective_colocation
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
@@ -66,7 +66,7 @@ class BatchResources:
         self._source = source
         self._manager = manager
         self._text: str | None = None
-        self._config: KeyInForce | None = None  # None: nothing was listed yet
+        self._config: EffectiveKey | None = None  # None: nothing was listed yet
         self._config_problem = ""
         self._said: dict[str, tuple[str, ...]] = {}  # Node → its problems
 
@@ -122,12 +122,12 @@ class BatchResources:
         took_s = (time.monotonic_ns() - now_ns) / NS_PER_S
         return Looked(due_ns, tuple(problems), took_s)
 
-    def _take_config(self, state: ControllerState) -> KeyInForce:
+    def _take_config(self, state: ControllerState) -> EffectiveKey:
         data = (state.config_map.data if state.config_map else None) or {}
         text = data.get(COLOCATION_KEY)
         if self._config is None or text != self._text:
             self._text = text
-            self._config = colocation_in_force(text, self._config)
+            self._config = effective_colocation(text, self._config)
             held = "no Node is written until it is right, but where it says enable: false"
             stays = held if self._config.is_held else "the last good one stays in force"
             problems = (f"{COLOCATION_KEY} is unusable, {stays}: {error}" for error in self._config.errors)

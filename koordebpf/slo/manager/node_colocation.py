@@ -16,8 +16,8 @@ import msgspec
 from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import converted, laid_over
 from koordebpf.slo.manager.colocation import ColocationStrategy, NotNegative, Percent, Positive
+from koordebpf.slo.manager.effective import EffectiveKey, effective_key, selected
 from koordebpf.slo.manager.field_names import named
-from koordebpf.slo.manager.in_force import KeyInForce, key_in_force, selected
 from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.render import Decoded, strategy_entries
 from koordebpf.slo.overlay import decode_object
@@ -86,15 +86,15 @@ class Resolved(msgspec.Struct, frozen=True):
     is_held: bool = False
 
 
-def colocation_in_force(text: str | None, last: KeyInForce | None = None) -> KeyInForce:
+def effective_colocation(text: str | None, last: EffectiveKey | None = None) -> EffectiveKey:
     """Return the key after its text became `text`; None, a key that is missing, leaves the defaults, which are off."""
     if text is None:
-        return KeyInForce(COLOCATION_KEY, "", DEFAULT_COLOCATION)
-    return key_in_force(COLOCATION_KEY, text, last, _decoded)
+        return EffectiveKey(COLOCATION_KEY, "", DEFAULT_COLOCATION)
+    return effective_key(COLOCATION_KEY, text, last, _decoded)
 
 
 def node_colocation(
-    config: KeyInForce, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
+    config: EffectiveKey, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
 ) -> Resolved:
     """Return the strategy of a node with these labels and annotations."""
     found = selected(config, labels)
@@ -152,7 +152,7 @@ def _decoded(config: Mapping[str, Any], path: str) -> Decoded:
     return cluster, strategy_entries(config, "nodeConfigs", path, own)
 
 
-def _origins(config: KeyInForce, value: NodeColocation | None) -> dict[str, str]:
+def _origins(config: EffectiveKey, value: NodeColocation | None) -> dict[str, str]:
     if value is None:
         return {}
     cluster = config.cluster

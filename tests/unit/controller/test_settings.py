@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordebpf.controller.settings import Settings, settings_of
-from koordebpf.slo.manager.in_force import spec_in_force
+from koordebpf.slo.manager.effective import effective_spec
 from koordebpf.slo.manager.render import SPEC_FIELDS
 from koordebpf.slo.spec import NodeSLOSpec
 
@@ -101,7 +101,7 @@ def entries(*entries: Any) -> dict[str, str]:
 
 def percent(settings: Settings, pool: str, has: Any = None) -> Any:
     field = "resourceUsedThresholdWithBE"
-    part = spec_in_force(settings.keys, {"pool": pool}, has={field: has} if has else None)[field]
+    part = effective_spec(settings.keys, {"pool": pool}, has={field: has} if has else None)[field]
     return part["enable"], part["memoryEvictThresholdPercent"]
 
 
@@ -120,7 +120,7 @@ class TestUnusableEntry:
         assert percent(settings, "a") == (False, 70)
         assert percent(settings, "a", {"enable": True, "memoryEvictThresholdPercent": 60}) == (True, 60)
         assert percent(settings, "b") == (True, 90)
-        assert settings.fates == {
+        assert settings.messages == {
             THRESHOLD: (
                 f"{THRESHOLD}.nodeStrategies[0] (a) is unusable: its nodes keep what they have, and new ones are off",
             )
@@ -134,7 +134,7 @@ class TestUnusableEntry:
         again = settings_of(entries(for_pool("a", bad), for_pool("b", 95)), settings)
         assert percent(again, "a") == (True, 80)
         assert percent(again, "b") == (True, 95)
-        assert again.fates == {
+        assert again.messages == {
             THRESHOLD: (f"{THRESHOLD}.nodeStrategies[0] (a) is unusable: its last good value stays in force",)
         }
 
@@ -152,7 +152,7 @@ def test_a_lower_mark_that_an_entry_inherits_leaves_it_in_force() -> None:
     settings = settings_of({THRESHOLD: text}, None)
     assert percent(settings, "a") == (False, 50)
     assert settings.data == {THRESHOLD: text}
-    (fate,) = settings.fates[THRESHOLD]
+    (fate,) = settings.messages[THRESHOLD]
     assert fate == (
         f"{THRESHOLD}.nodeStrategies[0] (a): memoryEvictThresholdPercent must be greater than memoryEvictLowerPercent"
         " (60), of which it inherits one: it is in force, and agents skip what the two are for"
@@ -163,9 +163,9 @@ def test_a_selector_that_cannot_be_read_turns_no_node_on() -> None:
     odd = {"name": "gpu", "nodeSelector": {"matchLabels": {"gpu": True}}, "enable": False}
     settings = settings_of(entries(odd), None)
     for labels, enable in (({"gpu": "true"}, False), ({"pool": "a"}, True)):
-        assert spec_in_force(settings.keys, labels)["resourceUsedThresholdWithBE"]["enable"] is enable
+        assert effective_spec(settings.keys, labels)["resourceUsedThresholdWithBE"]["enable"] is enable
     on = {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 60}}
-    part = spec_in_force(settings.keys, {"gpu": "true"}, has=on)["resourceUsedThresholdWithBE"]
+    part = effective_spec(settings.keys, {"gpu": "true"}, has=on)["resourceUsedThresholdWithBE"]
     assert part == {"enable": False, "memoryEvictThresholdPercent": 60}
 
 
@@ -174,15 +174,15 @@ def test_a_selector_that_cannot_be_read_any_more_switches_off_though_its_last_go
     last = settings_of(entries({**odd, "nodeSelector": {"matchLabels": {"gpu": "2"}}}), None)
     settings = settings_of(entries(odd), last)
     for labels, enable in (({"gpu": "1"}, False), ({"gpu": "2"}, False), ({"pool": "a"}, True)):
-        assert spec_in_force(settings.keys, labels)["resourceUsedThresholdWithBE"]["enable"] is enable
-    (fate,) = settings.fates[THRESHOLD]
+        assert effective_spec(settings.keys, labels)["resourceUsedThresholdWithBE"]["enable"] is enable
+    (fate,) = settings.messages[THRESHOLD]
     assert fate.endswith("its last good value stays in force, but enable is off")
 
 
 def test_off_counts_also_where_the_object_has_something_odd() -> None:
     text = json.dumps({"clusterStrategy": {"enable": False, "memoryEvictThresholdPercent": 700}})
     for odd in (5, "on", [{"enable": True}]):
-        part = spec_in_force(settings_of({THRESHOLD: text}, None).keys, {}, has={"resourceUsedThresholdWithBE": odd})
+        part = effective_spec(settings_of({THRESHOLD: text}, None).keys, {}, has={"resourceUsedThresholdWithBE": odd})
         assert part["resourceUsedThresholdWithBE"]["enable"] is False
 
 
@@ -208,7 +208,7 @@ def test_what_an_unusable_text_switched_off_stays_off_while_nothing_can_be_parse
 
 def test_what_nothing_reads_does_not_get_into_an_object() -> None:
     entry = {**for_pool("a", "50"), "enable": False, "later": {"enable": False}}
-    part = spec_in_force(settings_of(entries(entry), None).keys, {"pool": "a"})["resourceUsedThresholdWithBE"]
+    part = effective_spec(settings_of(entries(entry), None).keys, {"pool": "a"})["resourceUsedThresholdWithBE"]
     assert part["enable"] is False
     assert "later" not in part
 

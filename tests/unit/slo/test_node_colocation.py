@@ -11,7 +11,7 @@ from koordebpf.slo.manager.node_colocation import (
     DEFAULT_COLOCATION,
     STRATEGY_ANNOTATION,
     Resolved,
-    colocation_in_force,
+    effective_colocation,
     node_colocation,
 )
 
@@ -20,7 +20,7 @@ def resolved(config: object = None, labels: dict[str, str] | None = None, annota
     written = annotation if isinstance(annotation, str) else json.dumps(annotation)
     annotations = {} if annotation is None else {STRATEGY_ANNOTATION: written}
     text = None if config is None else json.dumps(config)
-    return node_colocation(colocation_in_force(text), labels or {}, annotations)
+    return node_colocation(effective_colocation(text), labels or {}, annotations)
 
 
 def test_without_the_key_colocation_is_off() -> None:
@@ -105,7 +105,7 @@ def test_an_annotations_names_match_without_regard_to_case() -> None:
 
 @pytest.mark.parametrize("percent", [2**63, 99999999999999999999999])
 def test_a_number_of_more_than_64_bits_is_out_of_range(percent: int) -> None:
-    config = colocation_in_force(json.dumps({"enable": True, "cpuReclaimThresholdPercent": percent}))
+    config = effective_colocation(json.dumps({"enable": True, "cpuReclaimThresholdPercent": percent}))
     assert [error.path for error in config.errors] == ["colocation-config.cpuReclaimThresholdPercent"]
 
 
@@ -125,14 +125,14 @@ def test_the_node_of_an_unusable_entry_keeps_what_it_has_and_one_that_is_off_is_
 
 def test_the_last_good_entry_stays_in_force() -> None:
     entry = {"nodeSelector": {"matchLabels": {"pool": "a"}}, "degradeTimeMinutes": 7}
-    good = colocation_in_force(json.dumps({"enable": True, "nodeConfigs": [entry]}))
+    good = effective_colocation(json.dumps({"enable": True, "nodeConfigs": [entry]}))
     bad = {"enable": True, "nodeConfigs": [{**entry, "degradeTimeMinutes": 0}], "midUnallocatedPercent": 5}
-    found = node_colocation(colocation_in_force(json.dumps(bad), good), {"pool": "a"}).strategy
+    found = node_colocation(effective_colocation(json.dumps(bad), good), {"pool": "a"}).strategy
     assert (found.enable, found.degradeTimeMinutes, found.midUnallocatedPercent) == (True, 7, 5)
 
 
 def test_an_unusable_cluster_strategy_leaves_every_node_as_it_is() -> None:
-    config = colocation_in_force('{"enable": true, "midCPUThresholdPercent": 101}')
+    config = effective_colocation('{"enable": true, "midCPUThresholdPercent": 101}')
     assert [error.path for error in config.errors] == ["colocation-config.midCPUThresholdPercent"]
     assert node_colocation(config, {}).is_held
 

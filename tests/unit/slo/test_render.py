@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.manager.in_force import keys_in_force, render_spec
+from koordebpf.slo.manager.effective import effective_keys, render_spec
 from koordebpf.slo.manager.render import STRATEGY_KEYS
 from koordebpf.slo.manager.shapes import unknown_in_config
 from koordebpf.slo.manager.webhook import check_configmap
@@ -108,7 +108,7 @@ def test_what_is_rendered_is_what_a_node_reads() -> None:
 
 @pytest.mark.parametrize("key", STRATEGY_KEYS)
 def test_an_entry_for_other_nodes_is_checked_too(key: str) -> None:
-    (entry,) = keys_in_force({key: json.dumps({"nodeStrategies": [{"nodeSelector": []}]})})[key].entries
+    (entry,) = effective_keys({key: json.dumps({"nodeStrategies": [{"nodeSelector": []}]})})[key].entries
     (left_out,) = entry.errors
     assert left_out.path == f"{key}.nodeStrategies[0].nodeSelector"
     with pytest.raises(ConfigError, match="must be JSON"):

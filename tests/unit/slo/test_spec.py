@@ -9,7 +9,7 @@ from typing import Any
 import msgspec.inspect
 import pytest
 
-from koordebpf.slo.manager.in_force import render_spec
+from koordebpf.slo.manager.effective import render_spec
 from koordebpf.slo.manager.render import SPEC_FIELDS
 from koordebpf.slo.spec import _PARTS, NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategies.resource_qos import MemoryQOS

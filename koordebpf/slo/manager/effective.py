@@ -1,4 +1,4 @@
-"""What of slo-controller-config is in force on a node: the one way from the ConfigMap to a spec. Pure.
+"""What slo-controller-config means for a node: the one way from the ConfigMap to a spec. Pure.
 
 Agents, the controller, `slo render` and `plan` all go through here. An entry that is unusable stays as it was last
 good; else its nodes keep what they have; else they are off. What such a text has off is off, whatever else is wrong
@@ -44,17 +44,17 @@ from koordebpf.slo.selector import selects
 BANDWIDTH_ANNOTATION: Final = "node.koordinator.sh/network-bandwidth"
 
 
-class KeyInForce(msgspec.Struct, frozen=True):
+class EffectiveKey(msgspec.Struct, frozen=True):
     """One key of the ConfigMap.
 
     Attributes:
-        text: what is in force, with last good entries in place of unusable ones; None: no good text is known.
+        text: what is effective, with last good entries in place of unusable ones; None: no good text is known.
         cluster: the value of nodes that no entry selects.
         entries: in their order; those with errors have no good one: their nodes keep what they have.
         errors: why the key as a whole is unusable; `text` is the last good one then.
         is_unparsed: they are of JSON or types, not of a range.
         switches: of the texts since the last one that is usable for every node, this included; the newest last.
-        fates: what became of each unusable entry, in sentences.
+        messages: what became of each unusable entry, in sentences.
     """
 
     key: str
@@ -64,7 +64,7 @@ class KeyInForce(msgspec.Struct, frozen=True):
     errors: tuple[ConfigError, ...] = ()
     is_unparsed: bool = False
     switches: tuple[TextSwitches, ...] = ()
-    fates: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
     @property
     def is_held(self) -> bool:
@@ -78,7 +78,7 @@ class Selected(msgspec.Struct, frozen=True):
     Attributes:
         value: None where the node keeps what it has.
         errors: of its own entry, or of the whole key.
-        off: the switches that are off in whatever is in force.
+        off: the switches that are off, whatever the value has.
     """
 
     value: Any = None
@@ -87,9 +87,9 @@ class Selected(msgspec.Struct, frozen=True):
     off: frozenset[Path] = frozenset()
 
 
-def key_in_force(
-    key: str, text: str, last: KeyInForce | None = None, decode: Callable[[Mapping[str, Any], str], Decoded] = decoded
-) -> KeyInForce:
+def effective_key(
+    key: str, text: str, last: EffectiveKey | None = None, decode: Callable[[Mapping[str, Any], str], Decoded] = decoded
+) -> EffectiveKey:
     """Return the key after its text became `text`.
 
     Unusable is what cannot be parsed, and what holds a value outside its range or a pair that contradicts itself:
@@ -97,7 +97,7 @@ def key_in_force(
     pair of which one is inherited makes nothing unusable.
     """
     config: dict[str, Any] | None = None
-    known, is_unparsed = last or KeyInForce(key), False
+    known, is_unparsed = last or EffectiveKey(key), False
     try:
         config = decode_config(text, key)
         cluster, entries = decode(config, key)
@@ -106,22 +106,22 @@ def key_in_force(
         errors, is_unparsed = (error,), True
     if config is None or errors:
         switches = known.switches if config is None else with_text(known.switches, text_switches(config, key, None))
-        whole = msgspec.structs.replace(known, errors=errors, is_unparsed=is_unparsed, switches=switches, fates=())
-        return msgspec.structs.replace(whole, fates=_whole_fates(whole))
+        whole = msgspec.structs.replace(known, errors=errors, is_unparsed=is_unparsed, switches=switches, messages=())
+        return msgspec.structs.replace(whole, messages=_key_messages(whole))
     inherited = _inherited_problems(entries, key)
     switches = with_text(known.switches, text_switches(config, key, entries))
     if not any(entry.errors for entry in entries):
-        return KeyInForce(key, text, cluster, entries, switches=switches, fates=inherited)
+        return EffectiveKey(key, text, cluster, entries, switches=switches, messages=inherited)
     repaired = _with_good_entries(config, entries, known)
     unusable = entries
     if repaired != config:
         text = msgspec.json.encode(repaired).decode()
         cluster, entries = decode(repaired, key)
-    fates = _entry_fates(unusable, entries, switches)
-    return KeyInForce(key, text, cluster, entries, switches=switches, fates=(*fates, *inherited))
+    messages = _entry_messages(unusable, entries, switches)
+    return EffectiveKey(key, text, cluster, entries, switches=switches, messages=(*messages, *inherited))
 
 
-def selected(of: KeyInForce, labels: Mapping[str, str]) -> Selected:
+def selected(of: EffectiveKey, labels: Mapping[str, str]) -> Selected:
     """Return what a key says of a node with these labels: the first entry that selects it counts, else the cluster."""
     off = switched_off(of.switches, labels)
     if of.is_held:
@@ -132,8 +132,8 @@ def selected(of: KeyInForce, labels: Mapping[str, str]) -> Selected:
     return Selected(of.cluster, False, of.errors, off)
 
 
-def part_in_force(
-    of: KeyInForce | None, key: str, labels: Mapping[str, str], annotations: Mapping[str, str] | None, has: Any = None
+def effective_part(
+    of: EffectiveKey | None, key: str, labels: Mapping[str, str], annotations: Mapping[str, str] | None, has: Any = None
 ) -> Any:
     """Return the part of a spec that a key of `SPEC_FIELDS` makes, as it stands in the object; None: there is none.
 
@@ -141,8 +141,10 @@ def part_in_force(
     is known; None: nothing.
     """
     found = selected(of, labels) if of is not None else Selected(default_of(key))
-    if found.is_held and has is not None and (isinstance(has, dict) or not found.off):
-        return without(has, found.off) if isinstance(has, dict) else has
+    if found.is_held and isinstance(has, dict):
+        return without(has, found.off)
+    if found.is_held and has is not None and not found.off:
+        return has
     part = as_json(default_of(key) if found.is_held else found.value)
     if key == HOST_APPLICATION_KEY:
         return part or None
@@ -162,8 +164,8 @@ def bandwidth_problem(annotations: Mapping[str, str] | None) -> ConfigError | No
     return None
 
 
-def spec_in_force(
-    keys: Mapping[str, KeyInForce],
+def effective_spec(
+    keys: Mapping[str, EffectiveKey],
     labels: Mapping[str, str],
     annotations: Mapping[str, str] | None = None,
     has: Mapping[str, Any] | None = None,
@@ -174,7 +176,7 @@ def spec_in_force(
     missing leaves the defaults. `has` is the spec that the node's object has.
     """
     parts = {
-        field: part_in_force(keys.get(key), key, labels, annotations, (has or {}).get(field))
+        field: effective_part(keys.get(key), key, labels, annotations, (has or {}).get(field))
         for key, field in SPEC_FIELDS.items()
     }
     return {field: part for field, part in parts.items() if part is not None}
@@ -186,23 +188,23 @@ def render_spec(
     annotations: Mapping[str, str] | None = None,
     has: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return `spec_in_force` of a ConfigMap of which no earlier text is known.
+    """Return `effective_spec` of a ConfigMap of which no earlier text is known.
 
     Raises: ConfigError: a key as a whole is unusable, and the controller would leave what there is.
     """
-    keys = keys_in_force(data)
-    for error in (each for of in keys.values() for each in of.errors):
-        raise error
-    return spec_in_force(keys, labels, annotations, has)
+    keys = effective_keys(data)
+    if errors := [each for of in keys.values() for each in of.errors]:
+        raise errors[0]
+    return effective_spec(keys, labels, annotations, has)
 
 
-def keys_in_force(data: Mapping[str, str], last: Mapping[str, KeyInForce] | None = None) -> dict[str, KeyInForce]:
+def effective_keys(data: Mapping[str, str], last: Mapping[str, EffectiveKey] | None = None) -> dict[str, EffectiveKey]:
     """Return every key of `SPEC_FIELDS` that the ConfigMap has. Each stands for itself, as in Koordinator."""
-    return {key: key_in_force(key, data[key], (last or {}).get(key)) for key in SPEC_FIELDS if key in data}
+    return {key: effective_key(key, data[key], (last or {}).get(key)) for key in SPEC_FIELDS if key in data}
 
 
 # The last good of each unusable entry in its place, for the nodes that the newest selects where that can be read.
-def _with_good_entries(config: Mapping[str, Any], entries: Sequence[Entry], last: KeyInForce) -> dict[str, Any]:
+def _with_good_entries(config: Mapping[str, Any], entries: Sequence[Entry], last: EffectiveKey) -> dict[str, Any]:
     known = [entry.written for entry in last.entries if not entry.errors]
     kept = []
     for entry in entries:
@@ -213,25 +215,25 @@ def _with_good_entries(config: Mapping[str, Any], entries: Sequence[Entry], last
 
 
 # What becomes of each unusable entry, by what there is in its place.
-def _entry_fates(
-    unusable: Sequence[Entry], in_force: Sequence[Entry], switches: Sequence[TextSwitches]
+def _entry_messages(
+    unusable: Sequence[Entry], effective: Sequence[Entry], switches: Sequence[TextSwitches]
 ) -> tuple[str, ...]:
-    fates = []
-    for entry, now in zip(unusable, in_force, strict=True):
+    messages = []
+    for entry, now in zip(unusable, effective, strict=True):
         if not entry.errors:
             continue
         off = switched_off(switches, _sample_labels(entry))
         if now.errors:
             are = f"{off_sentence(sorted(off))}, and new ones are off"
-            fates.append(f"{entry} is unusable: its nodes keep what they have{are}")
+            messages.append(f"{entry} is unusable: its nodes keep what they have{are}")
         else:
             here = on_in(as_json(now.value), off) if entry.is_selector_usable else sorted(off)
-            fates.append(f"{entry} is unusable: its last good value stays in force{off_sentence(here)}")
-    return tuple(fates)
+            messages.append(f"{entry} is unusable: its last good value stays in force{off_sentence(here)}")
+    return tuple(messages)
 
 
-# What a text that is unusable as a whole has off of what stays in force, or of what nodes may have.
-def _whole_fates(of: KeyInForce) -> tuple[str, ...]:
+# What a text that is unusable as a whole has off of the last good value, or of what nodes may have.
+def _key_messages(of: EffectiveKey) -> tuple[str, ...]:
     if of.is_held:
         off = tuple(sorted(switched_off(of.switches, {})))
         return (f"{of.key} is unusable: its nodes keep what they have{off_sentence(off)}",) if off else ()
