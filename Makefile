@@ -23,7 +23,7 @@ demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
 	@.ci/setup cluster
 	@$(PYTHON) -m tests.cluster.demo
 
-test: setup ## Run all but slow tests and other kernels (8 minutes).
+test: setup ## Run all but slow tests and other kernels (7 minutes).
 	@$(PYTHON) tests/run.py --quick
 
 test-all: setup ## Run every test this machine can run; KERNELS=all: on each kernel.
