@@ -164,7 +164,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     audit: Path | None = None
     frames: Path | None = None
     koordinator_metrics: bool = True
-    pod_series: Annotated[int, Meta(ge=0, le=2_000)] = 80
+    pod_series: Annotated[int, Meta(ge=0, le=2_000)] = 70
     log_format: Literal["text", "json"] = "text"
     lock_memory: bool = True
 

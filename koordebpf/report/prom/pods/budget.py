@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-POD_SERIES = 80  # Why: with the 110 to 120 of the node itself 200 series
+POD_SERIES = 70  # Why: with the 110 to 130 of the node itself 200 series
 _POD_FORECASTS = 3  # series of one forecast: low, point, high
 
 
