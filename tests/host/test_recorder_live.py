@@ -140,7 +140,9 @@ def test_record_needs_no_agent_and_writes_one_file(node: NodeCgroup, tmp_path: P
     assert done.returncode == 0, done.stderr
     assert re.search(r"[234] rounds, ", done.stderr)
     assert koordebpf("replay", output).stdout.endswith("each is decided as it was\n")
-    assert koordebpf("record", output, *arguments).returncode == 2  # it is there
+    output.write_bytes(b"of an earlier one" * 10_000)
+    assert koordebpf("record", output, *arguments).returncode == 0  # replaced whole
+    assert koordebpf("replay", output).stdout.endswith("each is decided as it was\n")
     redacted = tmp_path / "share.rounds"
     assert koordebpf("record", redacted, "--redact", *arguments).returncode == 0
     assert [path.name for path in tmp_path.glob("share*")] == ["share.rounds"]
