@@ -1,6 +1,7 @@
 """What tests of clusters, nodes and manifests download, compile or build, kept in a cache.
 
-`python -m tests.programs` brings what cluster and node need, 20 minutes with two CPUs where nothing is in the cache.
+`python -m tests.programs` brings what cluster and node need, 20 minutes with two CPUs where nothing is in the cache;
+with the names of modules only what these do.
 Beside tests that do not need it yet, that is time that they leave; the manifests need theirs too soon for that.
 """
 
@@ -38,4 +39,4 @@ def bring(modules: Sequence[str]) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(bring(_LATER))
+    sys.exit(bring(sys.argv[1:] or _LATER))

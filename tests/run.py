@@ -1,8 +1,8 @@
-"""Run the test folders, cheapest first, and add them up.
+"""Run the test folders and add them up.
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
-need nothing run beside each other, one on each CPU; the others one after the other. Virtual machines run beside all of
-them, on one CPU, with the lowest priority (machines.py). `--kernels all` boots every machine, not only the first, and
+use the live kernel run one after the other, and beside them those that need nothing (lanes.py); then virtual machines,
+on one CPU, with the lowest priority (machines.py). `--kernels all` boots every machine, not only the first, and
 runs the stories of tests/node. With KOORDEBPF_COVERAGE what those that need nothing reach is measured (cover.py).
 A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
 that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
@@ -24,12 +24,12 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import cover, programs, second_tries, slow, time_limit  # noqa: E402
+from tests import cover, lanes, programs, second_tries, slow, time_limit  # noqa: E402
 from tests.counted import Counted, died  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -56,12 +56,13 @@ _ONLY_BY_NAME = {"node"}  # it takes half an hour of an emulated CPU; with every
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
 _LIVE = {"contract", "host", "cluster", "node"}
+_ON_THIS_KERNEL = ("host", "cluster", "browser", "node")  # one at a time
 # Two thirds of their time they wait for a socket. Those of a module share what they started.
 _IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
 _TRIED_AGAIN = _LIVE | {"vm"}
-_NEEDS_NOTHING = ("properties", "unit", "trees", "golden", "scenarios")  # by how long they take, the longest first
+_NEEDS_NOTHING = ("unit", "properties", "trees", "golden", "scenarios")
+_ORDER = (*_ON_THIS_KERNEL, "contract", *_NEEDS_NOTHING, "deploy")  # the longest first
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
-_LOOK_S = 0.1
 _TEST_S = 900  # a test that takes longer waits for ever
 
 
@@ -146,70 +147,59 @@ def what_node_lacks() -> str | None:
     return what_cluster_lacks()
 
 
-def run_cluster(arguments: list[str]) -> Counted:
-    """Download or compile what the chosen tests need, then run them as any folder's."""
-    is_quick = f"not {slow.MARK}" in arguments
-    if failed := programs.bring(programs.CLUSTER_QUICK if is_quick else programs.CLUSTER):
-        return died(f"cluster: {failed}")
-    return run_folder("cluster", arguments)
-
-
-def run_node(arguments: list[str]) -> Counted:
-    """Build the node's image and the agent's where they are not there, then run the tests as any folder's."""
-    if not time_limit.is_over("node") and (failed := programs.bring(programs.NODE)):
-        return died(f"node: {failed}")
-    if time_limit.is_over("node"):  # that took minutes
-        return Counted(left_out=["node"])
-    return run_folder("node", arguments)
-
-
-def run_deploy(arguments: list[str]) -> Counted:
-    """Bring what renders manifests, which may take minutes and says so; then run its tests as any folder's."""
-    if failed := programs.bring(programs.DEPLOY):
-        return died(f"deploy: {failed}")
-    return run_folder("deploy", arguments)
-
-
-def run_folder(folder: str, arguments: list[str]) -> Counted:
+def run_folder(folder: str, arguments: Sequence[str]) -> Counted:
     """Run one folder's tests."""
-    report, watched = _watched(folder)
-    code = watched.run(_command(folder, report, arguments), TESTS.parent)
-    return _counted_with_left(folder, report, code, watched)
+    lane = lane_of(folder, arguments)
+    if lane.brings and (code := subprocess.run(lane.brings, cwd=TESTS.parent, check=False).returncode):
+        return _not_brought(folder, code)
+    lane.report.unlink(missing_ok=True)
+    watched = Watched(lane.report, lane.environment)
+    code = watched.run(lane.command, TESTS.parent)
+    return _counted_with_left(folder, lane.report, code, watched)
 
 
-def run_beside(folders: Sequence[str], arguments: Sequence[str]) -> Counted:
-    """Run folders that need nothing beside each other, one on each CPU; print what each printed when it has ended."""
+def run_lanes(arguments: Mapping[str, Sequence[str]], when_calm: Callable[[], None]) -> Counted:
+    """Run folders side by side, each with its arguments; print what each printed when it has ended."""
     color = ["--color=yes"] if sys.stdout.isatty() else []
-    waiting, measured = sorted(folders, key=_NEEDS_NOTHING.index), _measured()
-    running: dict[str, tuple[Path, Watched]] = {}
-    total = Counted()
-    try:
-        while waiting or running:
-            while waiting and len(running) < (os.cpu_count() or 1):
-                folder = waiting.pop(0)
-                report, watched = running[folder] = _watched(folder, measured)
-                command = _command(folder, report, [*color, *arguments])
-                with report.with_suffix(".txt").open("wb") as output:
-                    watched.start(command, TESTS.parent, output.fileno())
-            for folder in [folder for folder, (_, watched) in running.items() if watched.has_ended]:
-                report, watched = running.pop(folder)
-                print(f"\n-- {folder}\n{report.with_suffix('.txt').read_text(errors='replace')}", end="", flush=True)
-                total.add(_counted_with_left(folder, report, watched.wait(), watched))
-            time.sleep(_LOOK_S)
-    except (KeyboardInterrupt, SystemExit) as ended:  # from the terminal they were interrupted too
-        for _, watched in running.values():
-            if isinstance(ended, SystemExit):
-                watched.interrupt()
-        for _, watched in running.values():
-            watched.wait()
-        raise
+    measured, total = _measured(), Counted()
+    chosen = [
+        lane_of(folder, [*color, *arguments[folder]], measured if folder in _NEEDS_NOTHING else {})
+        for folder in sorted(arguments, key=_ORDER.index)
+    ]
+
+    def ended(lane: lanes.Lane, code: int) -> None:
+        print(f"\n-- {lane.folder}\n{lane.output.read_text(errors='replace')}", end="", flush=True)
+        total.add(
+            _counted_with_left(lane.folder, lane.report, code, lane.watched)
+            if lane.watched
+            else _not_brought(lane.folder, code)
+        )
+
+    lanes.run(chosen, ended, when_calm)
     return total
 
 
-def _watched(folder: str, environment: Mapping[str, str] | None = None) -> tuple[Path, Watched]:
+def lane_of(folder: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> lanes.Lane:
+    """Return how the tests of a folder are run."""
     report = REPORTS / f"{folder}.xml"
-    report.unlink(missing_ok=True)
-    return report, Watched(report, {**_bytecode(), **(environment or {})})
+    is_quick = f"not {slow.MARK}" in arguments
+    brought = {"deploy": programs.DEPLOY, "node": programs.NODE}
+    brought["cluster"] = programs.CLUSTER_QUICK if is_quick else programs.CLUSTER
+    if folder == "node" and time_limit.is_over("node"):  # that took minutes
+        brought["node"] = ()
+    modules = brought.get(folder, ())
+    return lanes.Lane(
+        folder,
+        _command(folder, report, arguments),
+        report,
+        is_live=folder in _ON_THIS_KERNEL,
+        environment={**_bytecode(), **(environment or {})},
+        brings=[sys.executable, "-m", "tests.programs", *modules] if modules else [],
+    )
+
+
+def _not_brought(folder: str, code: int) -> Counted:
+    return died(f"{folder}: what it needs could not be brought: tests.programs ended with {code}")
 
 
 # Nothing else that is started here is measured: tests of this runner start it, too.
@@ -267,19 +257,6 @@ def _counted(folder: str, report: Path, code: int) -> Counted:
 
 def _name(folder: str, case: ET.Element) -> str:
     return f"{folder}: {case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}"
-
-
-def run(folder: str, arguments: list[str]) -> Counted:
-    """Run one folder the way it wants to be run."""
-    match folder:
-        case "deploy":
-            return run_deploy(arguments)
-        case "cluster":
-            return run_cluster(arguments)
-        case "node":
-            return run_node(arguments)
-        case _:
-            return run_folder(folder, arguments)
 
 
 def judge_second_tries(total: Counted, folders: list[str]) -> None:
@@ -364,21 +341,28 @@ def _lacking(*, quick: bool) -> dict[str, str | None]:
 def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float) -> Counted:
     total, machines = Counted(), None
     marks = ["-m", f"not {slow.MARK}"] if asked.quick else []
-    try:
-        beside = [folder for folder in chosen if folder in _NEEDS_NOTHING and not asked.for_pytest]
-        if len(beside) > 1:
-            print(f"\n== {', '.join(beside)} · need nothing, and run beside each other", flush=True)
-            total.add(run_beside(beside, marks))
-        # Those kept every CPU busy.
+    arguments = {folder: [*marks, *asked.for_pytest] for folder in chosen if folder != "vm"}
+    if "node" in arguments and not asked.folders:
+        arguments["node"] += ["-m", slow.STORY]
+
+    def boot() -> None:
+        nonlocal machines
         machines = Machines(asked.kernels, REPORTS) if "vm" in chosen else None
-        for folder in [folder for folder in chosen if len(beside) < 2 or folder not in beside]:
+
+    try:
+        if len(arguments) > 1 and not asked.for_pytest:
+            print(f"\n== {', '.join(arguments)} · side by side", flush=True)
+            total.add(run_lanes(arguments, boot))
+            arguments = {}
+        else:
+            boot()
+        for folder, given in arguments.items():
             seconds = time.monotonic() - started_s
             print(f"\n== {folder} · needs {FOLDERS[folder]} · {seconds:.0f} s since the start", flush=True)
-            if machines and folder == "vm":
-                total.add(machines.counted())
-                continue
-            stories = ["-m", slow.STORY] if folder == "node" and not asked.folders else []
-            total.add(run(folder, [*marks, *stories, *asked.for_pytest]))
+            total.add(run_folder(folder, given))
+        if machines:
+            print(f"\n== vm · needs {FOLDERS['vm']} · {time.monotonic() - started_s:.0f} s since the start", flush=True)
+            total.add(machines.counted())
     finally:
         if machines:
             machines.end()

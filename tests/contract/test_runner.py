@@ -38,6 +38,7 @@ def folders(tmp_path: Path) -> Path:
         "sum.py",
         "counted.py",
         "cover.py",
+        "lanes.py",
         "machines.py",
         "programs.py",
         "time_limit.py",

@@ -1,0 +1,162 @@
+"""Folders side by side: one whose tests use the live kernel at a time, and on the other CPUs those that need nothing.
+
+Tests of the live kernel wait a third of their time, and measure: the others have the lowest priority beside them. What
+a folder prints is kept, and shown when the folder has ended; meanwhile a line says how far each is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.leftovers import Watched
+
+_ROOT = Path(__file__).resolve().parents[1]
+_LOWEST = ("nice", "-n", "19")
+_LOOK_S = 0.1
+_SAYS_S = 30.0  # where there is no terminal; on one it is a line that changes
+_PERCENT = re.compile(rb"\[ *(\d+)%\]")
+
+
+class Lane:
+    """The tests of one folder.
+
+    Args:
+        folder: its name.
+        command: pytest's.
+        report: where its junit.xml will be; what it prints is in the file beside it, `.txt`.
+        is_live: whether it measures the live kernel: of those one runs at a time, with the usual priority.
+        environment: variables that it gets.
+        brings: a command that has to end well before, which is started at once.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        command: Sequence[str],
+        report: Path,
+        *,
+        is_live: bool = False,
+        environment: Mapping[str, str] | None = None,
+        brings: Sequence[str] = (),
+    ) -> None:
+        self.folder, self.report, self.is_live, self.brings = folder, report, is_live, brings
+        self.output = report.with_suffix(".txt")
+        self.command, self.environment = command, environment
+        self._bringing: subprocess.Popen[bytes] | None = None
+        self.watched: Watched | None = None
+
+    def bring(self) -> None:
+        """Start what has to end before the tests start."""
+        self.output.write_bytes(b"")
+        if self.brings:
+            with self.output.open("wb") as output:
+                self._bringing = subprocess.Popen(
+                    [*_LOWEST, *self.brings], cwd=_ROOT, stdout=output, stderr=subprocess.STDOUT
+                )
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether its tests can start, or never will."""
+        return self._bringing is None or self._bringing.poll() is not None
+
+    @property
+    def brought(self) -> int:
+        """Return how what it needs was brought: 0 is well."""
+        return self._bringing.returncode if self._bringing else 0
+
+    def start(self, *, is_first: bool) -> None:
+        """Start its tests; with the lowest priority unless it is the first."""
+        self.report.unlink(missing_ok=True)
+        self.watched = Watched(self.report, self.environment)
+        with self.output.open("ab") as output:
+            self.watched.start([*(() if is_first else _LOWEST), *self.command], _ROOT, output.fileno())
+
+    def end(self) -> None:
+        """Let it clean up, and wait for that."""
+        if self._bringing and self._bringing.poll() is None:
+            self._bringing.terminate()
+            self._bringing.wait()
+        if self.watched:
+            self.watched.wait()
+
+    @property
+    def percent(self) -> int:
+        """Return how much of it has run."""
+        found = _PERCENT.findall(self.output.read_bytes()) if self.output.exists() else []
+        return int(found[-1]) if found else 0
+
+
+def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_calm: Callable[[], None]) -> None:
+    """Run all of them; `ended` gets each with its exit code, `when_calm` is called when only live ones are left."""
+    waiting, running = list(lanes), list[Lane]()
+    says = _Says()
+    is_calm = False
+    for lane in lanes:
+        lane.bring()
+    try:
+        while waiting or running:
+            for lane in [lane for lane in running if lane.watched and lane.watched.has_ended]:
+                running.remove(lane)
+                says.nothing()
+                ended(lane, lane.watched.wait() if lane.watched else 1)
+            for lane in list(_next(waiting, running)):
+                waiting.remove(lane)
+                if lane.brought:
+                    ended(lane, lane.brought)
+                else:
+                    lane.start(is_first=lane.is_live or not any(each.is_live for each in lanes))
+                    running.append(lane)
+            if not is_calm and all(lane.is_live for lane in (*waiting, *running)):
+                is_calm = True
+                when_calm()
+            says.how_far(running, waiting)
+            time.sleep(_LOOK_S)
+    except (KeyboardInterrupt, SystemExit) as why:  # from the terminal they were interrupted too
+        for lane in running:
+            if isinstance(why, SystemExit) and lane.watched:
+                lane.watched.interrupt()
+        for lane in (*running, *waiting):
+            lane.end()
+        raise
+
+
+# A live one whenever none runs; the others on what CPUs it leaves, one at least.
+def _next(waiting: Sequence[Lane], running: Sequence[Lane]) -> Iterator[Lane]:
+    cpus = os.cpu_count() or 1
+    has_live = any(lane.is_live for lane in running)
+    live = next((lane for lane in waiting if lane.is_live), None) if not has_live else None
+    if live and live.is_ready and (cpus > 1 or not running):
+        has_live = True
+        yield live
+    free = cpus - has_live - sum(not lane.is_live for lane in running)
+    others = [lane for lane in waiting if not lane.is_live and lane.is_ready]
+    yield from others[: max(0, free)]
+
+
+class _Says:
+    """Says how far the folders are."""
+
+    def __init__(self) -> None:
+        self._began_s = self._said_s = time.monotonic()
+        self._is_terminal = sys.stdout.isatty()
+
+    def how_far(self, running: Sequence[Lane], waiting: Sequence[Lane]) -> None:
+        now_s = time.monotonic()
+        if now_s - self._said_s < (1 if self._is_terminal else _SAYS_S):
+            return
+        self._said_s = now_s
+        parts = [f"{lane.folder} {lane.percent} %" for lane in running]
+        parts += [f"{lane.folder} waits for what it needs" for lane in waiting if not lane.is_ready]
+        line = f"  {now_s - self._began_s:4.0f} s  {', '.join(parts)}"
+        print(f"\r{line[:79]:79}" if self._is_terminal else line, end="" if self._is_terminal else "\n", flush=True)
+
+    def nothing(self) -> None:
+        """Take the line away: something else is printed."""
+        if self._is_terminal:
+            print(f"\r{'':79}\r", end="", flush=True)
