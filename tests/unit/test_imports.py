@@ -118,6 +118,15 @@ def test_a_live_agent_reaches_what_the_agent_runs() -> None:
     assert {path.split("/")[1] for path in found} >= {"cluster", "contract", "host", "trees", "unit"}
 
 
+def test_what_every_test_loads_reaches_nothing_of_the_package() -> None:
+    found = imports.graph(imports.sources())
+    loaded, waiting = set(), ["tests/conftest.py"]
+    while waiting:
+        waiting += found[waiting.pop()] - loaded
+        loaded |= set(waiting)
+    assert not {path for path in loaded if path.startswith("koordebpf/")}
+
+
 SOURCES = {**CLI, "tests/unit/test_agent.py": "import koordebpf.agent.run", "tests/unit/test_else.py": ""}
 
 
