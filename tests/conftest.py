@@ -14,7 +14,7 @@ from typing import Never, TypeVar
 import pytest
 
 from tests import slow, time_limit
-from tests.support import replay
+from tests.support import decided_again
 
 os.environ.setdefault("KOORDEBPF_RUN_RECORDER_FOLDER", "none")  # agents of tests do not write to /var/lib
 
@@ -132,8 +132,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     is_all = any(_TESTS.is_relative_to(Path(config.invocation_params.dir, argument)) for argument in config.args)
     for folder in config.stash[_NOT_COLLECTED] if is_all else ():
         terminalreporter.line(f"left out: {folder}: install what it needs with: .ci/setup {folder}")
-    if replay.counts:
-        counts = ", ".join(f"{count} {name}" for name, count in replay.counts.items())
+    if decided_again.counts:
+        counts = ", ".join(f"{count} {name}" for name, count in decided_again.counts.items())
         terminalreporter.line(f"decisions of live agents, decided again and equal: {counts}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 from koordebpf.errors import ConfigError
@@ -10,8 +9,7 @@ from koordebpf.policy.decide_tick import decided_again
 from koordebpf.store.frames import read_ticks
 from koordebpf.store.recorder.read import Recording, shards_of
 from koordebpf.tools.recorder.rounds import DecidesAgain
-
-counts: Counter[str] = Counter()  # of this process; tests/conftest.py prints them
+from tests.support.decided_again import counts
 
 
 def replay(frames: Path) -> None:
