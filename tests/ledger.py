@@ -1,0 +1,285 @@
+"""What takes long to test, when it last passed, and what a merge is tested with: a function of the commit alone.
+
+An item is a module with slow tests, a module of tests/node or tests/browser, or a virtual machine. Beside `make test` a
+merge runs what it owns (modules that changed or import what changed, machines by `MACHINES`), the nearest first until
+their seconds are spent, and the items whose turn it is: each has one turn of `TURNS`, by which its ledger counts
+merges. So each item runs at least once in so many merges. No clock decides, and what is not run is named.
+
+`python -m tests.ledger` prints the items, those that never passed first; `--select` prints what this commit is tested
+with. `--take`, once before a merge, takes the results of the runs on this machine into tests/ledger.json, gives new
+items the emptiest turn, and counts one merge more: commit the file. A date fails nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests import imports
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "tests" / "ledger.json"
+TURNS = 8
+# What a merge owns at most: seconds of modules that run one after the other, and machines.
+OWNED_S = 300.0
+OWNED_MACHINES = 2
+_UNKNOWN_S = 30.0  # of an item that has not run yet
+_NEAR = 1  # imports between a test module and what it tests
+# Where what changed lies → the machines on which it may behave differently, the most telling first.
+MACHINES = {
+    "bpf/": ("5.10 v2", "7 v2", "6.1 v2"),
+    "koordebpf/kernel/bcc/": ("6.1 bcc",),
+    "koordebpf/kernel/": ("5.10 v2", "7 v2"),
+    "koordebpf/act/writer/": ("6.12 writes",),
+    "koordebpf/collect/": ("6.1 v1", "6.12 v2"),
+    "koordebpf/policy/suppress/": ("6.12 writes",),
+    "tests/vm/": ("6.1 v2",),
+}
+_MOST_RUNS = 200  # kept until they are taken
+
+
+class Entry(msgspec.Struct):
+    """Of one item: its turn, what it took, and the last commit at which it passed, with the day."""
+
+    turn: int
+    seconds: float = _UNKNOWN_S
+    commit: str | None = None
+    day: str | None = None
+
+
+class SecondTry(msgspec.Struct):
+    """Of a test that passed when it was tried again: how often, when last, and how it had failed then."""
+
+    count: int
+    commit: str
+    day: str
+    cause: str
+
+
+class Ledger(msgspec.Struct):
+    """What tests/ledger.json holds."""
+
+    merges: int = 0
+    items: dict[str, Entry] = {}
+    second_tries: dict[str, SecondTry] = {}
+
+    @property
+    def turn(self) -> int:
+        """The turn of this merge."""
+        return self.merges % TURNS
+
+
+class Run(msgspec.Struct):
+    """One run of tests on this machine: seconds of the items that passed whole, and how what was tried twice failed."""
+
+    commit: str
+    at: str
+    passed: dict[str, float] = {}
+    again: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The items that a merge runs, by why, and those that it leaves to other merges."""
+
+    owned: tuple[str, ...]
+    turn: tuple[str, ...]
+    new: tuple[str, ...]
+    left: tuple[str, ...]
+
+    @property
+    def all(self) -> frozenset[str]:
+        """What runs."""
+        return frozenset((*self.owned, *self.turn, *self.new))
+
+
+def select(ledger: Ledger, items: Iterable[str], owned: Mapping[str, int]) -> Selection:
+    """Return what a merge runs.
+
+    Args:
+        ledger: as committed.
+        items: all there are.
+        owned: the items that the merge owns, with how near they are: the lowest first.
+    """
+    known = sorted(items)
+    new = tuple(item for item in known if item not in ledger.items)
+    turn = tuple(item for item in known if item in ledger.items and ledger.items[item].turn == ledger.turn)
+    left_s, left_machines, mine = OWNED_S, OWNED_MACHINES, list[str]()
+    for item in sorted((item for item in owned if item in ledger.items), key=lambda item: (owned[item], item)):
+        if item in turn:
+            continue
+        if is_machine(item):
+            fits, left_machines = left_machines > 0, left_machines - 1
+        else:
+            fits = (seconds := ledger.items[item].seconds) <= left_s
+            left_s -= seconds if fits else 0
+        mine += [item] if fits else []
+    runs = {*mine, *turn, *new}
+    return Selection(tuple(mine), turn, new, tuple(item for item in known if item not in runs))
+
+
+def is_machine(item: str) -> bool:
+    """Tell whether an item is a virtual machine, by its title, or else a module, by its path."""
+    return not item.startswith("tests/")
+
+
+def owned_by(paths: Iterable[str], graph: imports.Graph) -> dict[str, int]:
+    """Return the items that these changed paths own: the title of a machine or the path of a test module → how near."""
+    changed = sorted(paths)
+    near = {path: far for path, far in imports.importers(graph, changed).items() if far <= _NEAR}
+    for path in changed:
+        for folder, machines in MACHINES.items():
+            if path.startswith(folder):
+                near |= {title: min(at, near.get(title, at)) for at, title in enumerate(machines)}
+    return near
+
+
+def taken(ledger: Ledger, items: Iterable[str], runs: Sequence[Run]) -> Ledger:
+    """Return the ledger with the results of runs, without items that are gone, with turns for new ones, a merge on."""
+    found = {item: ledger.items[item] for item in sorted(items) if item in ledger.items}
+    tries = dict(ledger.second_tries)
+    seconds = {run_item: run_s for run in runs for run_item, run_s in run.passed.items()}
+    for item in sorted(set(items) - found.keys(), key=lambda item: (-seconds.get(item, _UNKNOWN_S), item)):
+        found[item] = Entry(_emptiest(found, is_machine(item)), seconds.get(item, _UNKNOWN_S))
+    for run in sorted(runs, key=lambda run: run.at):
+        for item, run_s in run.passed.items():
+            if item in found:
+                found[item] = Entry(found[item].turn, round(run_s, 1), run.commit, run.at[:10])
+        for test, cause in run.again.items():
+            count = tries[test].count if test in tries else 0
+            tries[test] = SecondTry(count + 1, run.commit, run.at[:10], cause)
+    return Ledger(ledger.merges + 1, dict(sorted(found.items())), dict(sorted(tries.items())))
+
+
+# Machines run beside the modules, so each has its own turns.
+def _emptiest(entries: Mapping[str, Entry], of_machines: bool) -> int:
+    sums = dict.fromkeys(range(TURNS), 0.0)
+    for item, entry in entries.items():
+        sums[entry.turn] += entry.seconds if is_machine(item) == of_machines else 0
+    return min(sums, key=lambda turn: (sums[turn], turn))
+
+
+def items() -> list[str]:
+    """Return every item of the checkout."""
+    from tests.vm.matrix import MATRIX
+
+    modules = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if _takes_long(path)]
+    return [*(path.relative_to(ROOT).as_posix() for path in modules), *(variant.title for variant in MATRIX)]
+
+
+def _takes_long(path: Path) -> bool:
+    return path.relative_to(ROOT).parts[1] in ("node", "browser") or "mark.slow" in path.read_text()
+
+
+def read() -> Ledger:
+    """Return what is committed."""
+    return msgspec.json.decode(FILE.read_bytes(), type=Ledger) if FILE.exists() else Ledger()
+
+
+def write(ledger: Ledger) -> None:
+    """Write it: a line an item, for git."""
+    FILE.write_text(json.dumps(msgspec.to_builtins(ledger), indent=1, ensure_ascii=False) + "\n")
+
+
+def changed() -> list[str]:
+    """Return what differs from the last merge but this one; where git has no history, nothing."""
+    merges = _git("log", "--format=%H", "-2", "--", FILE.relative_to(ROOT).as_posix())
+    return _git("diff", "--name-only", "--no-renames", merges[-1], "HEAD") if len(merges) > 1 else []
+
+
+def _git(*arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def selection() -> Selection:
+    """Return what this commit is tested with beside `make test`."""
+    paths = changed()
+    gone = {path: "" for path in paths if path.endswith(".py")}
+    return select(read(), items(), owned_by(paths, imports.graph(gone | imports.sources())))
+
+
+def runs_file() -> Path:
+    """Return where the runs are until they are taken."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "koordebpf" / "runs.jsonl"
+
+
+def print_selection(chosen: Selection, ledger: Ledger) -> None:
+    """Print what runs, why, and what does not."""
+    print(f"merge {ledger.merges}, turn {ledger.turn + 1} of {TURNS}")
+    for why, names in (("owned by what changed", chosen.owned), ("in turn", chosen.turn), ("new", chosen.new)):
+        seconds = sum(ledger.items[name].seconds if name in ledger.items else _UNKNOWN_S for name in names)
+        print(f"{why}: {len(names)}, {seconds:.0f} s")
+        print(*(f"  {name}" for name in names), sep="\n", end="\n" if names else "")
+    print(f"left to the next {TURNS - 1} merges: {len(chosen.left)}")
+
+
+def print_items(ledger: Ledger, names: Iterable[str]) -> None:
+    """Print a row an item, those that never passed first, then the oldest."""
+    entries = {name: ledger.items.get(name, Entry(turn=0)) for name in names}
+    for name, entry in sorted(entries.items(), key=lambda each: (each[1].day or "", each[0])):
+        print(f"{entry.day or 'never':10}  {(entry.commit or '')[:8]:8}  {entry.seconds:6.0f} s  {name}")
+    print(f"{len(entries)} items, {sum(entry.day is None for entry in entries.values())} never passed")
+
+
+def main(arguments: list[str]) -> int:
+    """Print what is asked for, or take results."""
+    parser = argparse.ArgumentParser(prog="python -m tests.ledger", description=__doc__.splitlines()[0])
+    parser.add_argument("--select", action="store_true", help="print what this commit is tested with")
+    parser.add_argument("--take", action="store_true", help="take the results of runs on this machine, count a merge")
+    asked = parser.parse_args(arguments)
+    if asked.take:
+        runs = recorded()
+        write(taken(read(), items(), runs))
+        runs_file().unlink(missing_ok=True)
+        print(f"took {len(runs)} runs; commit {FILE.relative_to(ROOT)}")
+    elif asked.select:
+        print_selection(selection(), read())
+    else:
+        print_items(read(), items())
+    return 0
+
+
+def recorded() -> list[Run]:
+    """Return the runs on this machine that no ledger has taken; a line that was cut is passed over."""
+    try:
+        lines = runs_file().read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            found.append(msgspec.json.decode(line, type=Run))
+        except msgspec.MsgspecError:
+            continue
+    return found
+
+
+def record(passed: Mapping[str, float], again: Mapping[str, str]) -> None:
+    """Add a run of this checkout to those that wait to be taken.
+
+    Raises:  OSError: the file cannot be written.
+    """
+    (commit, *_) = [*_git("rev-parse", "--short", "HEAD"), ""]
+    run: dict[str, Any] = {"commit": commit, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    path = runs_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        *(path.read_text().splitlines() if path.exists() else []),
+        json.dumps(run | {"passed": passed, "again": again}),
+    ]
+    path.write_text("\n".join(lines[-_MOST_RUNS:]) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
