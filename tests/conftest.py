@@ -27,12 +27,17 @@ _TESTS = Path(__file__).parent
 OTHER_MACHINE = "not this kind of machine: "
 # The property of junit.xml that says how often a test was tried; each try is a testcase there.
 TRIES = "tries"
+CAUSE = "cause"  # how the first of them failed, a line
+SPENT = "spent"  # seconds with its fixtures, where those are many
+_SAYS_SPENT_S = 0.5
 _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
 _MAY_SKIP = (OTHER_MACHINE, time_limit.LEFT_OUT)
 # The module without which a folder's tests cannot be collected; `.ci/setup FOLDER` installs it.
 _NEEDED = {"browser": "selenium", "cluster": "trustme", "node": "qemu.qmp"}
 _NOT_COLLECTED = pytest.StashKey[list[str]]()
 _LIMITS = pytest.StashKey[str]()
+_CAUSE = pytest.StashKey[str]()
+_SPENT = pytest.StashKey[float]()
 _PACE = pytest.StashKey[time_limit.Pace]()
 
 
@@ -114,9 +119,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = _fail_if_required((yield), item.path)
+    item.stash[_SPENT] = item.stash.get(_SPENT, 0.0) + report.duration
+    if not report.passed and _CAUSE not in item.stash and (crash := getattr(report.longrepr, "reprcrash", None)):
+        item.stash[_CAUSE] = f"{crash.message.strip().partition(chr(10))[0]} ({Path(crash.path).name}:{crash.lineno})"
     if report.when == "teardown":
         if (tries := getattr(item, "execution_count", 1)) > 1:  # by pytest-rerunfailures
-            report.user_properties.append((TRIES, tries))
+            report.user_properties += [(TRIES, tries), (CAUSE, item.stash.get(_CAUSE, ""))]
+        if item.stash[_SPENT] >= _SAYS_SPENT_S:
+            report.user_properties.append((SPENT, f"{item.stash[_SPENT]:.1f}"))
         report.user_properties += [(mark, "yes") for mark in slow.MARKS if item.get_closest_marker(mark)]
     return report
 

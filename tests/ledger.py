@@ -5,9 +5,10 @@ merge runs what it owns (modules that changed or import what changed, machines b
 their seconds are spent, and the items whose turn it is: each has one turn of `TURNS`, by which its ledger counts
 merges. So each item runs at least once in so many merges. No clock decides, and what is not run is named.
 
-`python -m tests.ledger` prints the items, those that never passed first; `--select` prints what this commit is tested
-with. `--take`, once before a merge, takes the results of the runs on this machine into tests/ledger.json, gives new
-items the emptiest turn, and counts one merge more: commit the file. A date fails nothing.
+`python -m tests.ledger` prints the items, those that never passed first; `--select` what this commit is tested with;
+`--second-tries` what passed only when it was tried again. `--take`, once before a merge, takes the results of the runs
+on this machine into tests/ledger.json, gives new items the emptiest turn, and counts one merge more: commit the file. A
+date fails nothing.
 """
 
 from __future__ import annotations
@@ -232,13 +233,23 @@ def print_items(ledger: Ledger, names: Iterable[str]) -> None:
     print(f"{len(entries)} items, {sum(entry.day is None for entry in entries.values())} never passed")
 
 
+def print_second_tries(ledger: Ledger) -> None:
+    """Print each test that passed only when it was tried again, the most often first, with the last cause."""
+    print(f"passed only when tried again: {len(ledger.second_tries)} tests in {ledger.merges} merges")
+    for name, each in sorted(ledger.second_tries.items(), key=lambda found: (-found[1].count, found[0])):
+        print(f"  {each.count} × {name}, last {each.day} at {each.commit}: {each.cause or 'no cause is known'}")
+
+
 def main(arguments: list[str]) -> int:
     """Print what is asked for, or take results."""
     parser = argparse.ArgumentParser(prog="python -m tests.ledger", description=__doc__.splitlines()[0])
     parser.add_argument("--select", action="store_true", help="print what this commit is tested with")
     parser.add_argument("--take", action="store_true", help="take the results of runs on this machine, count a merge")
+    parser.add_argument("--second-tries", action="store_true", help="print what passed only when it was tried again")
     asked = parser.parse_args(arguments)
-    if asked.take:
+    if asked.second_tries:
+        print_second_tries(taken(read(), (), recorded()))
+    elif asked.take:
         runs = recorded()
         write(taken(read(), items(), runs))
         runs_file().unlink(missing_ok=True)
@@ -248,6 +259,16 @@ def main(arguments: list[str]) -> int:
     else:
         print_items(read(), items())
     return 0
+
+
+def second_tries(unsteady: Mapping[str, str]) -> list[str]:
+    """Return a line for each test that passed when it was tried again, with its cause, and how often that happened."""
+    known = taken(read(), (), recorded()).second_tries
+    lines = []
+    for name, cause in unsteady.items():
+        count = known[name].count if name in known else 1
+        lines.append(f"failed once, passed when tried again: {name}, {count} × so far: {cause or 'no cause is known'}")
+    return lines
 
 
 def recorded() -> list[Run]:

@@ -29,8 +29,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import cover, lanes, programs, second_tries, slow, time_limit  # noqa: E402
-from tests.counted import Counted, died  # noqa: E402
+from tests import cover, lanes, ledger, programs, slow, time_limit  # noqa: E402
+from tests.counted import Counted, died, twice  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
 
@@ -147,10 +147,10 @@ def what_node_lacks() -> str | None:
     return what_cluster_lacks()
 
 
-def run_folder(folder: str, arguments: Sequence[str]) -> Counted:
-    """Run one folder's tests."""
+def run_folder(folder: str, arguments: Sequence[str], *, brings: bool = True) -> Counted:
+    """Run one folder's tests, after what brings what they need."""
     lane = lane_of(folder, arguments)
-    if lane.brings and (code := subprocess.run(lane.brings, cwd=TESTS.parent, check=False).returncode):
+    if brings and lane.brings and (code := subprocess.run(lane.brings, cwd=TESTS.parent, check=False).returncode):
         return _not_brought(folder, code)
     lane.report.unlink(missing_ok=True)
     watched = Watched(lane.report, lane.environment)
@@ -246,13 +246,32 @@ def _counted(folder: str, report: Path, code: int) -> Counted:
     names = [
         _name(folder, case) for case in cases if case.find("failure") is not None or case.find("error") is not None
     ]
-    again = [_name(folder, case) for case in cases if case.find("properties/property[@name='tries']") is not None]
-    unsteady = [name for name in again if name not in names]
+    again = {_name(folder, case): _property(case, "cause") for case in cases if _property(case, "tries")}
+    unsteady = {name: cause for name, cause in again.items() if name not in names}
     if code and not failed:  # usage errors and interruptions fail no test
         failed, names = 1, [f"{folder}: pytest ended with {code}"]
     late = sum(time_limit.LEFT_OUT in skip.get("message", "") for case in cases for skip in case.iter("skipped"))
     left_out = [f"{folder}: {late} slow tests"] * (late > 0)
-    return Counted(passed, failed, skipped, names, unsteady, left_out)
+    return Counted(passed, failed, skipped, names, unsteady, left_out, _items(folder, cases))
+
+
+# The modules with tests of which only some runs have each, where none failed and not all were skipped.
+def _items(folder: str, cases: Sequence[ET.Element]) -> dict[str, float]:
+    modules: dict[str, list[ET.Element]] = {}
+    for case in cases:
+        if folder in ("browser", "node") or _property(case, slow.MARK):
+            modules.setdefault(slow.node_of(case).partition("::")[0], []).append(case)
+    return {
+        module: sum(float(_property(case, "spent") or 0) for case in found)
+        for module, found in modules.items()
+        if not any(case.find(what) is not None for case in found for what in ("failure", "error"))
+        and any(case.find("skipped") is None for case in found)
+    }
+
+
+def _property(case: ET.Element, name: str) -> str:
+    found = case.find(f"properties/property[@name='{name}']")
+    return "" if found is None else found.attrib["value"]
 
 
 def _name(folder: str, case: ET.Element) -> str:
@@ -260,14 +279,14 @@ def _name(folder: str, case: ET.Element) -> str:
 
 
 def judge_second_tries(total: Counted, folders: list[str]) -> None:
-    """Add what needed a second try to what is known of earlier runs; what needed it twice in this one has failed."""
-    twice = [f"needed a second try twice: {name}" for name in second_tries.twice(total.unsteady)]
-    total.add(Counted(failed=len(twice), names=twice))
-    if _TRIED_AGAIN & set(folders):
+    """Write down what passed and what needed a second try (ledger.py); what needed it twice in this run has failed."""
+    failed = [f"needed a second try twice: {name}" for name in twice(total.unsteady)]
+    total.add(Counted(failed=len(failed), names=failed))
+    if _TRIED_AGAIN & set(folders) or total.items:
         try:
-            second_tries.remember(total.unsteady)
+            ledger.record(total.items, total.unsteady)
         except OSError as error:
-            print(f"{second_tries.file()}: {error.strerror}: second tries are not written down")
+            print(f"{ledger.runs_file()}: {error.strerror}: what passed and was tried again is not written down")
 
 
 def judge_slow(total: Counted, folders: Sequence[str]) -> None:
@@ -302,7 +321,7 @@ def main(arguments: list[str]) -> int:
     print(f"\n{time.monotonic() - started_s:.0f} s in all")
     print(*(f"left out: {folder}: {lacking[folder]}\n" for folder in wanted if folder not in chosen), sep="", end="")
     print(*(f"left out, no time was left: {name}\n" for name in total.left_out), sep="", end="")
-    print(*(f"failed once, passed when tried again: {name}\n" for name in total.unsteady), sep="", end="")
+    print(*(f"{line}\n" for line in ledger.second_tries(total.unsteady)), sep="", end="")
     print(*(f"failed: {name}\n" for name in total.names), sep="", end="")
     COUNTS.write_text(json.dumps({"passed": total.passed, "failed": total.failed, "skipped": total.skipped}))
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")

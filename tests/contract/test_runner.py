@@ -33,7 +33,8 @@ def folders(tmp_path: Path) -> Path:
         "run.py",
         "again.txt",
         "leftovers.py",
-        "second_tries.py",
+        "imports.py",
+        "ledger.py",
         "slow.py",
         "sum.py",
         "counted.py",
@@ -246,6 +247,7 @@ def test_bytecode_is_kept_where_the_environment_asks_for_none_in_the_checkout(fo
     assert not list(folders.glob("unit/__pycache__"))
 
 
+ONCE, WHY = "failed once, passed when tried again: ", "1 × so far: assert 0 >= 1 (test_try.py:5)"
 FAILS_SO_OFTEN = """
 from pathlib import Path
 def test_it(tries=Path(__file__).with_suffix(".tries")):
@@ -259,7 +261,7 @@ def test_it(tries=Path(__file__).with_suffix(".tries")):
 @pytest.mark.parametrize(
     ("folder", "often", "ends"),
     [
-        ("host", 1, ["failed once, passed when tried again: host: test_try::test_it", "1 passed, 0 failed, 0 skipped"]),
+        ("host", 1, [f"{ONCE}host: test_try::test_it, {WHY}", "1 passed, 0 failed, 0 skipped"]),
         ("host", 2, ["failed: host: test_try::test_it", "0 passed, 1 failed, 0 skipped"]),
         ("unit", 1, ["failed: unit: test_try::test_it", "0 passed, 1 failed, 0 skipped"]),
     ],
@@ -288,8 +290,7 @@ def test_one_that_needs_a_second_try_twice_in_a_run_fails(folders):
     (folders / "contract" / "test_try.py").write_text(FAILS_ONCE_EACH)
     done = run(folders, "", "contract")
     assert done.stdout.splitlines()[-5:] == [
-        *(f"failed once, passed when tried again: contract: test_try::test_it[{word}]" for word in ("one", "two")),
-        "failed once, passed when tried again: contract: test_try::test_other",
+        *(f"{ONCE}contract: test_try::{name}, {WHY}" for name in ("test_it[one]", "test_it[two]", "test_other")),
         "failed: needed a second try twice: test_try::test_it",
         "3 passed, 1 failed, 0 skipped",
     ]
@@ -304,31 +305,23 @@ def test_second_tries_are_counted_over_runs(folders):
     assert run(folders, "", "contract").returncode == 0
     assert run(folders, "", "contract").returncode == 0
     test.with_suffix(".tries").unlink()
-    assert run(folders, "", "contract").returncode == 0
-    (line, each) = second_tries(folders)
-    assert line.startswith("passed only when tried again, in 3 runs since 20")
-    assert each.startswith("  2 × contract: test_try::test_it, last 20")
+    assert (
+        f"{ONCE}contract: test_try::test_it, 2 × so far: assert 0 >= 1 (test_try.py:"
+        in run(folders, "", "contract").stdout
+    )
 
 
 @pytest.mark.slow
-def test_only_the_last_runs_are_kept(folders):
-    (folders / "cache" / "koordebpf").mkdir(parents=True)
-    file = folders / "cache" / "koordebpf" / "second-tries.jsonl"
-    old = json.dumps({"at": "2020-01-01T00:00:00+00:00", "commit": "abc", "again": ["host: test_old::test_it"]})
-    file.write_text(f"{old}\n" * 500 + "half a li\n")
-    (folders / "contract").mkdir()
-    (folders / "contract" / "test_good.py").write_text(one_test("pass"))
-    assert run(folders, "", "contract").returncode == 0
-    assert len(file.read_text().splitlines()) == 200
-    assert second_tries(folders)[1] == "  198 × host: test_old::test_it, last 2020-01-01 at abc"
-
-
-def second_tries(folders: Path) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, str(folders / "second_tries.py")],
-        env=os.environ | {"XDG_CACHE_HOME": str(folders / "cache")}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return done.stdout.splitlines()
+@pytest.mark.usefixtures("short_limit")
+def test_a_module_whose_slow_tests_passed_is_written_down_with_its_seconds(folders):
+    for name, end in (("long", ""), ("bad", "    assert False\n")):
+        (folders / "unit" / f"test_{name}.py").write_text(SLEEPS + end)
+    (folders / "unit" / "test_quick.py").write_text(one_test("pass"))
+    run(folders, "", "unit")
+    (line,) = (folders / "cache" / "koordebpf" / "runs.jsonl").read_text().splitlines()
+    ((module, seconds),) = json.loads(line)["passed"].items()
+    assert module == "tests/unit/test_long.py"
+    assert 0.6 <= seconds < patience(3)
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from tests import second_tries, time_limit
+from tests import ledger, time_limit
+from tests.counted import twice
 from tests.vm.kernel_log import stacks
 from tests.vm.kernels import CannotHave, Kernel, obtain
 from tests.vm.machine import ROOT, boot, end_children, make_snapshot
@@ -118,6 +119,7 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
         if is_over.is_set():
             raise CannotHave("interrupted")
         results = RESULTS / variant.folder
+        began_s = time.monotonic()
         say_of_it = partial(_say_of, variant)
         boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
         verdict = judge(results)
@@ -128,6 +130,7 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
             variant = msgspec.structs.replace(variant, has_one_thread=True)
             boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
             verdict = judge(results)
+        verdict = msgspec.structs.replace(verdict, seconds=round(time.monotonic() - began_s, 1))
         (results / "verdict.json").write_bytes(msgspec.json.encode(verdict))
         say_of_it(summary_line(counts([verdict])))
         return verdict
@@ -205,9 +208,10 @@ def failures(variant: Variant, verdict: Verdict) -> list[str]:
     return named + [f"{variant.title}: {wrong}" for wrong in verdict.wrong]
 
 
-def unsteady(variant: Variant, verdict: Verdict) -> list[str]:
-    """Return one line for each test that failed in a machine and passed when it was tried again."""
-    return [f"{variant.title}: {test.name}" for test in verdict.tests if test.state == "passed" and test.tries > 1]
+def unsteady(variant: Variant, verdict: Verdict) -> dict[str, str]:
+    """Return each test that failed in a machine and passed when it was tried again, with how it failed."""
+    again = [test for test in verdict.tests if test.state == "passed" and test.tries > 1]
+    return {f"{variant.title}: {test.name}": test.cause for test in again}
 
 
 def indent(text: str) -> str:
@@ -262,7 +266,7 @@ def main(
             sys.exit(not measure(variants, minutes, renew=renew))
         verdicts = run(variants, jobs, minutes, renew=renew)
     except CannotHave as error:
-        verdicts, failed, again, left_out = {}, [f"cannot: {error}"], [], []
+        verdicts, failed, again, left_out = {}, [f"cannot: {error}"], {}, []
         total = {"passed": 0, "failed": 1, "skipped": 0}
     else:
         left_out = [variant.title for variant in variants if variant.title not in verdicts]
@@ -271,16 +275,18 @@ def main(
             explain(variant, verdicts[variant.title], RESULTS / variant.folder)
         total = counts(list(verdicts.values()))
         failed = [line for variant in variants for line in failures(variant, verdicts[variant.title])]
-        again = [line for variant in variants for line in unsteady(variant, verdicts[variant.title])]
+        for variant in variants:
+            again |= unsteady(variant, verdicts[variant.title])
+    passed = {title: verdict.seconds for title, verdict in verdicts.items() if not verdict.count("failed")}
     if counts_path is None:  # with it the caller, which runs more than this, judges them
-        twice = [f"needed a second try twice: {name}" for name in second_tries.twice(again)]
-        total, failed = {**total, "failed": total["failed"] + len(twice)}, failed + twice
-        second_tries.remember(again)
+        unsure = [f"needed a second try twice: {name}" for name in twice(again)]
+        total, failed = {**total, "failed": total["failed"] + len(unsure)}, failed + unsure
+        ledger.record(passed if tests is None else {}, again)
     (counts_path or RESULTS / "counts.json").write_bytes(
-        msgspec.json.encode({**total, "names": failed, "unsteady": again, "left_out": left_out})
+        msgspec.json.encode({**total, "names": failed, "unsteady": again, "left_out": left_out, "items": passed})
     )
     # The end of the output alone says what it is about.
-    print("", *(f"failed once, passed when tried again: {line}" for line in again), sep="\n")
+    print("", *ledger.second_tries(again), sep="\n")
     print(*(f"failed: {line}\n" for line in failed), summary_line(total), sep="")
     sys.exit(int(bool(total["failed"]) or any(not verdict.count("passed") for verdict in verdicts.values())))
 

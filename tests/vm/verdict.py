@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from tests.conftest import TRIES
+from tests.conftest import CAUSE, TRIES
 from tests.vm.guest import Found
 from tests.vm.kernel_log import last_test, splats
 
@@ -27,6 +27,7 @@ class TestResult(msgspec.Struct, frozen=True):
     seconds: float
     text: str = ""  # why it failed or was skipped
     tries: int = 1
+    cause: str = ""  # how the first of them failed
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -37,6 +38,7 @@ class Verdict(msgspec.Struct, frozen=True):
     release: str = ""
     programs: dict[str, str] = {}
     strategies: dict[str, str] = {}
+    seconds: float = 0.0  # from before its boot
 
     @property
     def is_only_silent(self) -> bool:
@@ -98,6 +100,6 @@ def _test(case: ET.Element) -> TestResult:
             break
         if child.tag == "skipped":
             state, text = "skipped", child.attrib.get("message", "")
-    tries = case.find(f"properties/property[@name='{TRIES}']")
+    properties = {each.attrib["name"]: each.attrib["value"] for each in case.iterfind("properties/property")}
     seconds = round(float(case.attrib["time"]), 1)
-    return TestResult(name, state, seconds, text.strip(), 1 if tries is None else int(tries.attrib["value"]))
+    return TestResult(name, state, seconds, text.strip(), int(properties.get(TRIES, 1)), properties.get(CAUSE, ""))
