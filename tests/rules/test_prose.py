@@ -102,5 +102,6 @@ def test_modules_that_prose_names_exist() -> None:
         for name in stale(text, path)
     )
     report(
-        wrong, "docstrings, comments and pages name these files and modules, which are not there: write where they are now"
+        wrong,
+        "docstrings, comments and pages name these files and modules, which are not there: write where they are now",
     )
