@@ -77,5 +77,12 @@ def _tests(tree: ast.Module) -> Iterator[str]:
 
 
 def has_test(file: str, name: str) -> bool:
-    """Tell whether a file has a test, a class of tests, or a class that has the test, of this name."""
-    return any(name in (each, *each.split("::")) for each in cases_of(file))
+    """Tell whether a file has a test or a class of tests of this name; a class may stand before it."""
+    return any(name in (each, *each.split("::")) for each in cases_of(file)) or name in _classes(file)
+
+
+@functools.cache
+def _classes(file: str) -> frozenset[str]:
+    path = ROOT / file
+    body = ast.parse(path.read_bytes()).body if path.is_file() else []
+    return frozenset(each.name for each in body if isinstance(each, ast.ClassDef) and each.name.startswith("Test"))

@@ -189,6 +189,12 @@ def test_no_folder_has_too_many_files():
     report(wrong, f"folders have up to {MAX_FILES} modules: make one below")
 
 
+def test_the_example_of_a_strategy_is_short():
+    path = ROOT / "tests/support/example_strategy/__init__.py"
+    lines = sum(bool(line.strip()) for line in path.read_text().splitlines())  # imports and docstrings among them
+    report([f"{name_of(path)}: {lines}"] * (lines > 45), "a strategy costs up to 45 lines: shorten what it must say")
+
+
 def _function_of(lines: int) -> str:
     return "def long():\n" + "    pass\n" * (lines - 1)
 
