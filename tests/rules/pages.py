@@ -12,6 +12,14 @@ import msgspec
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+# All files of the checkout that people write.
+FILES = [
+    str(path.relative_to(ROOT))
+    for top in ROOT.iterdir()
+    if not top.name.startswith(".")
+    for path in (top.rglob("*") if top.is_dir() else [top])
+    if path.is_file() and not {"build", "dist", "__pycache__"} & set(path.parts)
+]
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),

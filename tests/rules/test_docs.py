@@ -20,7 +20,7 @@ from koordebpf.demo.screen import Screen
 from koordebpf.demo.stories import LIMIT_BYTES, STORIES
 from koordebpf.policy.what_if.week import DEFINITIONS
 from tests.rules.offenders import report
-from tests.rules.pages import DOCS, PAGES, ROOT, name_of
+from tests.rules.pages import DOCS, FILES, PAGES, ROOT, name_of
 from tests.support.transcript import of_demo_page
 
 TOP = ("bpf/", "koordebpf/", "tests/", "deploy/", "docs/", "vagrant/", ".ci/")
@@ -140,13 +140,8 @@ def test_modules_of_pages_exist() -> None:
 
 
 def has_file(folder: Path, name: str) -> bool:
-    return any(each == name or each.endswith(f"/{name}") for each in files_of(folder))
-
-
-@functools.cache
-def files_of(folder: Path) -> list[str]:
-    listed = ["git", "ls-files", "-co", "--exclude-standard"]
-    return subprocess.check_output(listed, cwd=folder, text=True).splitlines()
+    start = "" if folder == ROOT else f"{name_of(folder)}/"
+    return any(each.startswith(start) and f"/{each}".endswith(f"/{name}") for each in FILES)
 
 
 def test_links_of_pages_lead_somewhere() -> None:

@@ -11,15 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.rules.offenders import report
+from tests.rules.pages import FILES, ROOT
 
-ROOT = Path(__file__).parents[2]
-FILES = [
-    str(path.relative_to(ROOT))
-    for top in ROOT.iterdir()
-    if not top.name.startswith(".")
-    for path in (top.rglob("*") if top.is_dir() else [top])
-    if path.is_file() and not {"build", "dist", "__pycache__"} & set(path.parts)
-]
 ROOMS = {path.name for path in (ROOT / "koordebpf").iterdir() if (path / "__init__.py").exists()}
 _ENDS = {file.split("/", depth)[-1] for file in FILES for depth in range(file.count("/") + 1)}
 TOP = {Path(file).parts[0] for file in FILES}
