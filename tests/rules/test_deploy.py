@@ -17,6 +17,7 @@ import yaml
 from koordebpf.agent.config.file import differences, read_config
 from tests.cluster import documented
 from tests.contract.rbac import RBAC, Rules
+from tests.rules.modules import tree
 from tests.rules.offenders import report
 from tests.rules.pages import ROOT, name_of
 
@@ -75,7 +76,7 @@ def requests_of(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (resource, verb) of each request in a module's text."""
     text = path.read_text()
     lists = re.search(r"import .*\bResource\b", text) is not None and "koordebpf.state.amount import" not in text
-    for call in [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]:
+    for call in [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]:
         words = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
         match call.func:
             case ast.Name(id="Resource") if lists:

@@ -303,8 +303,14 @@ def spoken(text: str) -> str:
     return " ".join(re.findall(r"[a-z0-9']+|[^a-z0-9'\s#*]+", split.lower()))
 
 
+# Most files have none of them.
+_PRIVATE = re.compile(rf"\b(?:{'|'.join(PRIVATE_WORDS)})\b")
+
+
 def count_words(text: str) -> dict[str, int]:
     said = spoken(text)
+    if not _PRIVATE.search(said):
+        return dict.fromkeys(PRIVATE_WORDS, 0)
     return {word: len(re.findall(rf"\b(?:{word})\b", said)) for word in PRIVATE_WORDS}
 
 
