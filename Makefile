@@ -63,7 +63,7 @@ SECONDS := 60
 fuzz: setup ## Decode mutated bytes for a minute; SECONDS=3600: an hour.
 	@$(PYTHON) -m tests.fuzz --seconds $(SECONDS)
 
-lint: setup ## Check style, types, architecture, shell and C.
+lint: setup ## Check style, types, architecture, pages, shell and C.
 	@echo '  ruff check'        && $(PYTHON) -m ruff check --quiet .
 	@echo '  ruff format'       && $(PYTHON) -m ruff format --quiet --check .
 	@echo '  mypy --strict'     && $(PYTHON) -m mypy --no-error-summary
@@ -71,7 +71,7 @@ lint: setup ## Check style, types, architecture, shell and C.
 	@echo '  shellcheck'        && .venv/bin/shellcheck $(SHELL_FILES)
 	@echo '  hadolint'          && .venv/bin/hadolint deploy/image/Dockerfile
 	@echo '  clang-format'      && .venv/bin/clang-format --dry-run --Werror tests/workloads/*.[ch] tests/workloads/preload/*.c
-	@echo '  house rules'       && $(PYTHON) -m pytest -q tests/contract/test_house.py
+	@echo '  rules of ours'     && $(PYTHON) -m pytest -q --numprocesses=2 --dist=loadfile tests/rules
 
 bench: setup ## Measure the figures of docs/figures.md: JSON and a table (root).
 	@$(PYTHON) -m tests.bench

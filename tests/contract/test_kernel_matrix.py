@@ -18,7 +18,6 @@ from tests.vm.__main__ import Slots, failures, main, unsteady, with_environment
 from tests.vm.guest import Found
 from tests.vm.kernel_log import splats, stacks
 from tests.vm.kernels import CannotHave
-from tests.vm.machine import ROOT
 from tests.vm.marks import WORD
 from tests.vm.matrix import MATRIX, chosen
 from tests.vm.verdict import judge
@@ -175,16 +174,6 @@ def test_nothing_left_of_a_machine_has_failed(tmp_path):
 def test_first_and_rest_are_all():
     assert chosen(["first"]) + chosen(["rest"]) == MATRIX == chosen([])
     assert len({variant.folder for variant in MATRIX}) == len(MATRIX)
-
-
-def test_every_machine_has_tests():
-    for variant in MATRIX:
-        assert variant.tests, variant.title
-        assert not [name for name in map(file_of, variant.tests) if not (ROOT / name).exists()], variant.title
-
-
-def file_of(test: str) -> str:
-    return test.removeprefix("--deselect=").partition("::")[0]
 
 
 @pytest.mark.parametrize("word", ["5.11", "6.1-v3", ""])

@@ -29,11 +29,6 @@ def frame(package: Path) -> Path:
     return path
 
 
-def test_the_example_is_short() -> None:
-    lines = (ROOT / "tests" / "support" / "example_strategy" / "__init__.py").read_text().splitlines()
-    assert sum(bool(line.strip()) for line in lines) <= 45  # imports and docstrings among them
-
-
 def test_the_configuration_file_has_its_gate_and_settings_with_their_reasons(package: Path) -> None:
     shown = koordebpf_in(package, "config", "show")
     assert f"{GATE}: false" in shown

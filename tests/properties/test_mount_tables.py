@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import koordebpf
 from koordebpf.collect.resctrl.collector import ResctrlCollector
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy, find_perf_event_mount
 from koordebpf.kernel.host.block_devices import storage_info, whole_disks
@@ -103,12 +101,3 @@ def test_any_bytes_are_mounts_or_passed_over(node: Path, line: bytes) -> None:
         assert "\0" not in each.mount_point
     (node / "proc/self/mountinfo").write_bytes(line)
     read_mounts(node / "proc/self/mountinfo")
-
-
-def test_no_other_module_reads_such_a_table() -> None:
-    package = Path(koordebpf.__file__).parent
-    reads = re.compile(
-        r"/proc/(self/)?mounts|mountinfo\W.*\.(read_text|read_bytes|open)\(|mountinfo\.(read|open)|\" - \""
-    )
-    found = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if reads.search(path.read_text())}
-    assert found <= {"kernel/proc/mounts.py"}

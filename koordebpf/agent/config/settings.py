@@ -110,7 +110,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `koordinator_metrics` Koordinator's names too, as koordlet_pod_eviction. Why true: dashboards and alerts that were
                       made for koordlet work; where both run, their jobs tell them apart.
     `pod_series`      the most series of metrics that have a pod's name in a label, 0 for none; only pods that stalled
-                      or grow have any; what is above it is counted as _other. Why 80: with the node's own 200.
+                      or grow have any; what is above it is counted as _other. Why 70: with the node's own 200.
     `log_format`      of the log on standard error. Why text: people read it first.
     `lock_memory`     lock the agent into memory and raise its priority. Why true: an evictor that is itself reclaimed
                       is useless.

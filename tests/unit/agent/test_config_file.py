@@ -158,18 +158,13 @@ class TestSetting:
         assert setting.path in places(given)
         assert setting.path in differences(given)
 
-    def test_its_default_has_a_reason(self, setting: Setting) -> None:
-        assert "Why" in setting.why
-        assert not setting.why.startswith("Why")
-
-    def test_a_value_of_a_wrong_type_is_refused_by_the_file_and_by_its_schema(self, setting: Setting) -> None:
+    def test_another_type_and_null_are_refused_by_the_file_and_by_its_schema(self, setting: Setting) -> None:
         body = at(setting.path, {"no": "such"})
         (problem,) = problems_of(body)
         assert problem.startswith(f"f.yaml: {setting.path}: ")
         with pytest.raises(jsonschema.ValidationError):
             schema().validate({**HEAD, **body})
-
-    def test_null_is_refused_where_there_is_always_a_value(self, setting: Setting) -> None:
+        # Of null where there is always a value.
         body = at(setting.path, None)
         if setting.is_nullable:
             config_of(body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import re
@@ -19,7 +18,7 @@ from jsonschema import Draft202012Validator
 from koordebpf import errors
 from koordebpf.cli import root
 from koordebpf.cli.explain.node import node
-from koordebpf.cli.reference.exit_codes import GENERAL, SPECIAL, codes_of, exit_code_table
+from koordebpf.cli.reference.exit_codes import GENERAL, SPECIAL
 from koordebpf.cli.reference.man import man_pages
 from koordebpf.cli.reference.schemas import TYPES, object_schema
 
@@ -59,12 +58,6 @@ def schema_members(schema: dict[str, object]) -> list[str]:
         member = definitions[way["$ref"].rpartition("/")[2]]["properties"]["schema"]
         members += [member["const"]] if "const" in member else member["enum"]
     return members
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_80_columns(name: str) -> None:
-    context = click.Context(COMMANDS[name], info_name=name, terminal_width=80, max_content_width=80)
-    assert [line for line in COMMANDS[name].get_help(context).splitlines() if len(line) > 80] == []
 
 
 def test_there_are_commands_with_json() -> None:
@@ -114,33 +107,6 @@ def test_only_commands_that_there_are_have_codes() -> None:
     assert set(SPECIAL) <= set(COMMANDS)
 
 
-def codes_in(path: Path) -> set[int]:
-    """Return the numbers that a module of the command line ends with."""
-    found = set()
-    for each in ast.walk(ast.parse(path.read_text())):
-        match each:
-            case ast.Call(func=ast.Attribute(attr="exit") | ast.Name(id="SystemExit"), args=[given]):
-                found |= {
-                    one.value for one in ast.walk(given) if isinstance(one, ast.Constant) and one.value is not None
-                }
-    return {code for code in found if isinstance(code, int) and not isinstance(code, bool)}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_codes_of_a_command_are_in_its_part_of_the_table(name: str) -> None:
-    group = ROOT / "koordebpf/cli" / name.split(maxsplit=1)[0]
-    paths = [*group.glob("*.py")] if group.is_dir() else [group.with_suffix(".py")]
-    assert paths
-    used = set().union(*map(codes_in, paths))
-    used -= {128} if name == "demo" else set()  # of 128 + n, which stand in the table as they are
-    in_group = [each for each in COMMANDS if each.split()[0] == name.split(maxsplit=1)[0]]
-    assert used <= set().union(*(codes_of(each) for each in in_group))
-
-
-def test_the_page_has_the_table() -> None:
-    assert exit_code_table() in (ROOT / "docs/commands/README.md").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -174,11 +140,3 @@ def test_manual_pages_are_rendered_without_a_warning() -> None:
     assert [line for line in done.stderr.splitlines() if "can't find special character" not in line] == []
     shown = re.sub(r".\x08", "", done.stdout)
     assert shown.count("\nEXIT STATUS") == len(MAN)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_manual_page_has_every_option_of_its_command(name: str) -> None:
-    text = MAN[f"koordebpf-{name.replace(' ', '-')}.1"].replace("\\-", "-")
-    named = {option for each in COMMANDS[name].params if isinstance(each, click.Option) for option in each.opts}
-    assert {option for option in named if option not in text} == set()
-    assert f".B {max(codes_of(name))}" in text

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from koordebpf.report.prom.colocation.topology import allocatable_families, pool_families, topology_families
+from koordebpf.report.prom.colocation.topology import allocatable_families, pool_families
 from koordebpf.slo.pods.share_pools import SharePool, SharePools
 
 POOLS = SharePools(ls=(SharePool(0, 0, (1, 2)), SharePool(1, 1, (5,))), be=(SharePool(0, 0, (0, 1, 2)),))
@@ -32,12 +31,3 @@ def test_batch_and_mid_resources_are_those_that_the_node_has() -> None:
         "koordlet_node_resource_allocatable": [(batch, 2000), (mid, 1 << 30)]
     }
     assert shown(allocatable_families("n1", {"cpu": "8", "kubernetes.io/batch-cpu": "much"})) == {}
-
-
-def test_the_page_for_operators_has_what_they_say_of_themselves() -> None:
-    page = (Path(__file__).parents[3] / "deploy/metrics.md").read_text()
-    families = [*topology_families(0), *pool_families("n1", POOLS), *allocatable_families("n1", ALLOCATABLE)]
-    for family in families:
-        labels = " ".join(f"`{label}`" for label in family.samples[0].labels)
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        assert f"| `{name}` | {family.type} | {labels} | {family.documentation} |\n" in page

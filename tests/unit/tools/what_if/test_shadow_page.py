@@ -107,8 +107,3 @@ def test_where_no_agent_keeps_a_week_it_says_what_to_set(tmp_path):
 def test_help_defines_each_count():
     page = " ".join(run("shadow", "--help").output.split())
     assert all(" ".join(text.split()) in page for text in DEFINITIONS.values())
-
-
-def test_the_page_of_documentation_defines_each_count():
-    page = (Path(__file__).parents[4] / "docs" / "what-if.md").read_text()
-    assert all(f"| {word.replace('_', ' ')} | {text} |\n" in page for word, text in DEFINITIONS.items())

@@ -1,11 +1,14 @@
-"""Values of cgroups and sysctls are written by one writer; other code that opens files to write is listed, and why."""
+"""Cgroups and sysctls are written by one module, tables of mounts read by one; what else writes files is listed."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "koordebpf"
+from tests.rules.modules import MODULES, PACKAGE, tree
+from tests.rules.offenders import report
+
 THE_DOOR = "kernel/io/text_file.py"
 # The kernel's files that others write keep no value that would have to be restored.
 _KERNEL = {
@@ -51,15 +54,41 @@ def opens_to_write(path: Path) -> bool:
             and node.func.id == "open"
             and any(isinstance(each, ast.Constant) and set("wax+") & set(str(each.value)) for each in node.args[1:])
         )
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
     )
 
 
-def test_processes_that_open_files_to_write_are_known():
-    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if opens_to_write(path)}
-    assert found == {THE_DOOR, *_KERNEL, *_OWN, *_DEMO}
+def found(pattern: str) -> list[str]:
+    """Return where modules have what a pattern finds, as module:line."""
+    return [
+        f"{path.relative_to(PACKAGE)}:{number}"
+        for path in MODULES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(pattern, line)
+    ]
 
 
-def test_only_the_writer_has_the_key():
-    users = [path for path in PACKAGE.rglob("*.py") if "write_kernel_file" in path.read_text()]
-    assert sorted(str(path.relative_to(PACKAGE)) for path in users) == ["act/writer/places.py", THE_DOOR]
+def test_modules_that_open_files_to_write_are_known() -> None:
+    writing = {str(path.relative_to(PACKAGE)) for path in MODULES if opens_to_write(path)}
+    known = {THE_DOOR, *_KERNEL, *_OWN, *_DEMO}
+    report(
+        (f"koordebpf/{name}" for name in sorted(writing - known)),
+        "these open files to write: values of the kernel go through act/writer; add any other to this module, with why",
+    )
+    report((f"koordebpf/{name}" for name in sorted(known - writing)), "these write no file any more: remove them here")
+
+
+def test_only_the_writer_has_the_key() -> None:
+    using = found(r"write_kernel_file")
+    allowed = ("act/writer/places.py", THE_DOOR)
+    assert {each.partition(":")[0] for each in using} >= set(allowed)
+    report(
+        (each for each in using if not each.startswith(allowed)), "the kernel's files are written by act/writer alone"
+    )
+
+
+def test_only_one_module_reads_tables_of_mounts() -> None:
+    """Fields of tenants are told apart there: tests/properties/test_mount_tables.py."""
+    reads = r"/proc/(self/)?mounts|mountinfo\W.*\.(read_text|read_bytes|open)\(|mountinfo\.(read|open)|\" - \""
+    wrong = [each for each in found(reads) if not each.startswith("kernel/proc/mounts.py:")]
+    report(wrong, "tables of mounts are read by kernel/proc/mounts.py: call read_mounts")

@@ -7,6 +7,8 @@ from click import ClickException
 
 from koordebpf.kernel.node_files.strategy_files import PARTS
 from koordebpf.policy.strategies import STRATEGIES
+from tests.rules.offenders import report
+from tests.rules.pages import ROOT, has_test
 from tests.vm import kills, strategies, table
 from tests.vm.matrix import MATRIX
 from tests.vm.programs import programs
@@ -60,16 +62,30 @@ def test_every_machine_ran_all_of_its_tests_and_tried_every_program():
         assert set(states) == names, again
 
 
-@pytest.mark.parametrize(
-    ("state", "shown"),
-    [("refused: EPERM", "refused: EPERM"), ("kprobe", "kprobe"), ("BTF tracepoint", "BTF"), (None, "?")],
-)
-def test_what_a_kernel_says_is_shown(state, shown):
-    results = table.load()
-    some = programs()[0]
-    made = table.Results("6.18.1", {some.name: state} if state else {}, results.costs, {})
-    row = next(line for line in table.render(made, (some,)).splitlines() if some.source in line)
-    assert row.split(" | ")[-1] == f"{shown} |"
+def test_tests_of_every_machine_exist():
+    missing = []
+    for variant in MATRIX:
+        assert variant.tests, variant.title
+        named = [each.removeprefix("--deselect=").partition("::") for each in variant.tests]
+        missing += [
+            f"tests/vm/matrix.py: {variant.title}: {file}{separator}{name}"
+            for file, separator, name in named
+            if not (ROOT / file).exists() or (name and not has_test(file, name.partition("[")[0].removesuffix("::")))
+        ]
+    report(missing, "machines choose these tests, which are not there")
+
+
+def test_what_a_kernel_says_is_shown():
+    results, some = table.load(), programs()[0]
+    for state, shown in (
+        ("refused: EPERM", "refused: EPERM"),
+        ("kprobe", "kprobe"),
+        ("BTF tracepoint", "BTF"),
+        (None, "?"),
+    ):
+        made = table.Results("6.18.1", {some.name: state} if state else {}, results.costs, {})
+        row = next(line for line in table.render(made, (some,)).splitlines() if some.source in line)
+        assert row.split(" | ")[-1] == f"{shown} |"
 
 
 def test_a_readme_without_the_marks_is_not_written():

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from koordebpf.agent.config.file import differences, read_config
 from tests.cluster import documented
 from tests.contract.rbac import RBAC, Rules
+from tests.rules.modules import tree
+from tests.rules.offenders import report
+from tests.rules.pages import ROOT, name_of
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBE = ROOT / "koordebpf/kube"
 FILES = sorted(path for path in DEPLOY.rglob("*.yaml"))
@@ -75,7 +76,7 @@ def requests_of(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (resource, verb) of each request in a module's text."""
     text = path.read_text()
     lists = re.search(r"import .*\bResource\b", text) is not None and "koordebpf.state.amount import" not in text
-    for call in [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]:
+    for call in [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]:
         words = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
         match call.func:
             case ast.Name(id="Resource") if lists:
@@ -93,8 +94,18 @@ def objects(path: Path) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(path.read_text()) if each]
 
 
+def differing(path: Path, granted: set[tuple[str, str]], asked: set[tuple[str, str]]) -> list[str]:
+    """Return what is granted and never asked for, and the other way round."""
+    missing = [f"{name_of(path)}: must grant {verb} of {resource}" for resource, verb in sorted(asked - granted)]
+    return missing + [
+        f"{name_of(path)}: {verb} of {each}: no code asks for it" for each, verb in sorted(granted - asked)
+    ]
+
+
 def defines(place: str, name: str) -> bool:
     """Tell whether the file defines a class, function or method of that dotted name."""
+    if not (ROOT / place).is_file():
+        return False
     scope: list[ast.stmt] = ast.parse((ROOT / place).read_text()).body
     for part in name.split("."):
         kinds = (ast.ClassDef, ast.FunctionDef)
@@ -106,17 +117,22 @@ def defines(place: str, name: str) -> bool:
 
 
 class TestRights:
-    @pytest.mark.parametrize("account", ASKING)
-    def test_they_are_those_that_the_code_asks_for(self, account: str) -> None:
-        asked = {pair for name in ASKING[account] for pair in requests_of(KUBE / name)}
-        assert asked
-        assert Rules(account).granted() == asked
+    def test_they_are_those_that_the_code_asks_for(self) -> None:
+        wrong = []
+        for account, names in ASKING.items():
+            asked = {pair for name in names for pair in requests_of(KUBE / name)}
+            assert asked
+            wrong += differing(RBAC, Rules(account).granted(), asked)
+        report(wrong, "rights and requests must be the same")
 
-    @pytest.mark.parametrize("path", ASKING_WITH_A_COMPONENT, ids=lambda path: path.parent.name)
-    def test_a_component_gives_what_its_code_asks_for(self, path: Path) -> None:
-        asked = {pair for name in ASKING_WITH_A_COMPONENT[path] for pair in requests_of(KUBE / name)}
-        assert asked
-        assert Rules(ACCOUNTS.get(path, "koordebpf-agent"), path=path).granted() == asked - NOT_GRANTED.get(path, set())
+    def test_a_component_gives_what_its_code_asks_for(self) -> None:
+        wrong = []
+        for path, names in ASKING_WITH_A_COMPONENT.items():
+            asked = {pair for name in names for pair in requests_of(KUBE / name)}
+            assert asked
+            granted = Rules(ACCOUNTS.get(path, "koordebpf-agent"), path=path).granted()
+            wrong += differing(path, granted, asked - NOT_GRANTED.get(path, set()))
+        report(wrong, "rights and requests must be the same")
 
     def test_people_may_what_their_commands_ask_for(self) -> None:
         asked = {pair for name in ASKED_FROM_OUTSIDE for pair in requests_of(KUBE / name)}
@@ -152,29 +168,45 @@ class TestRights:
             assert ours or all(subject["kind"] == "Group" for subject in binding["subjects"])
 
 
+def numbered(path: Path) -> list[tuple[int, str]]:
+    return list(enumerate(path.read_text().splitlines(), 1))
+
+
+def has_reason(line: str) -> bool:
+    return re.search(r"# koordebpf/\S+\.py \S+", line) is not None
+
+
 class TestReasons:
     """`# path Name` beside a line, more than one parted by a semicolon."""
 
-    @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
-    def test_the_code_that_is_named_is_there(self, path: Path) -> None:
-        for place, name in re.findall(r"(koordebpf/\S+\.py) ([A-Za-z_.]+)", path.read_text()):
-            assert defines(place, name), f"{path.name}: {place} {name}"
+    def test_the_code_that_is_named_is_there(self) -> None:
+        missing = [
+            f"{name_of(path)}:{number}: {place} {name}"
+            for path in FILES
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            for place, name in re.findall(r"(koordebpf/\S+\.py) ([A-Za-z_.]+)", line)
+            if not defines(place, name)
+        ]
+        report(missing, "these modules have no such name: write what needs the line now, or remove it")
 
     def test_every_rule_has_one(self) -> None:
+        wanting = []
         for path in ALL_RIGHTS:
-            lines = [line for line in path.read_text().splitlines() if line.strip().startswith("verbs:")]
+            lines = [each for each in numbered(path) if each[1].strip().startswith("verbs:")]
             assert len(lines) == sum(len(each.get("rules", ())) for each in objects(path))
-            assert [line for line in lines if not re.search(r"# koordebpf/\S+\.py \S+", line)] == []
+            wanting += [f"{name_of(path)}:{number}:{line}" for number, line in lines if not has_reason(line)]
+        report(wanting, "these rules must end with the code that needs them: # koordebpf/MODULE.py Name")
 
     def test_every_capability_and_host_path_has_one(self) -> None:
-        wanting = []
+        found = []
         for path in [DEPLOY / "base/agent/daemonset.yaml", *(DEPLOY / "components").glob("*/kustomization.yaml")]:
-            lines = path.read_text().splitlines()
             asks = r"\s*(- [A-Z]+(_[A-Z]+)*\b(?!:)|value: [A-Z]+(_[A-Z]+)*\b|(value|privileged|hostPID): true)"
-            wanting += [line for line in lines if re.match(asks, line)]
-            wanting += [after for line, after in itertools.pairwise(lines) if line.strip() == "hostPath:"]
-        assert len(wanting) >= 10
-        assert [line for line in wanting if not re.search(r"# koordebpf/\S+\.py \S+", line)] == []
+            lines = [each for each in numbered(path) if re.match(asks, each[1])]
+            lines += [after for (_, line), after in itertools.pairwise(numbered(path)) if line.strip() == "hostPath:"]
+            found += [(f"{name_of(path)}:{number}", line) for number, line in lines]
+        assert len(found) >= 10
+        wanting = [f"{at}:{line}" for at, line in found if not has_reason(line)]
+        report(wanting, "these lines must end with the code that needs them: # koordebpf/MODULE.py Name")
 
     def test_every_port_of_the_network_policy_has_one(self) -> None:
         path = DEPLOY / "base/networkpolicy.yaml"
@@ -277,10 +309,11 @@ class TestAgentConfiguration:
     PATH = DEPLOY / "base/agent/config.yaml"
 
     def test_it_says_every_setting_as_the_command_prints_it(self) -> None:
-        # Where it does not: koordebpf config show deploy/base/agent/config.yaml, and write that into it.
         command = [sys.executable, "-m", "koordebpf", "config", "show", str(self.PATH)]
         shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-        assert self.PATH.read_text() == shown
+        pairs = itertools.zip_longest(self.PATH.read_text().splitlines(), shown.splitlines())
+        wrong = [f"{name_of(self.PATH)}:{number}: {kept}" for number, (kept, now) in enumerate(pairs, 1) if kept != now]
+        report(wrong[:10], f"write into it what this prints: koordebpf config show {name_of(self.PATH)}")
 
     def test_it_differs_from_the_defaults_only_in_what_a_pod_needs(self) -> None:
         differing = differences(read_config(str(self.PATH), self.PATH.read_bytes()))

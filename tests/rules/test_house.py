@@ -1,4 +1,4 @@
-"""The house rules that no linter knows, for every module of the package."""
+"""The house rules that no linter knows: one test a rule, which lists every place that breaks it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
+from tests.rules.modules import MODULES, tree
+from tests.rules.offenders import report
+from tests.rules.pages import ROOT, name_of
 
-ROOT = Path(__file__).parents[2]
-MODULES = sorted((ROOT / "koordebpf").rglob("*.py"))
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_ATTRIBUTES = 12  # names that a class stores on self
@@ -60,15 +60,13 @@ def only_repeats(name: str, docstring: str) -> bool:
 
 def documented(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return [
-        node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, kinds) and ast.get_docstring(node)
-    ]
+    return [node for node in ast.walk(tree(path)) if isinstance(node, kinds) and ast.get_docstring(node)]
 
 
 def literal_page_sizes(path: Path) -> list[int]:
     # 4096 that is multiplied, divided or called a page, and a shift by 12; a buffer or a bound may well be 4096.
     lines = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(tree(path)):
         match node:
             case ast.BinOp(left=ast.Constant(value=4096)) | ast.BinOp(right=ast.Constant(value=4096)):
                 lines.append(node.lineno)
@@ -84,10 +82,10 @@ def literal_page_sizes(path: Path) -> list[int]:
     return sorted(lines)
 
 
-def exceeding(source: bytes) -> dict[tuple[str, str], int]:
-    """Return what exceeds a limit as (what is counted, name) → how many."""
-    found: dict[tuple[str, str], int] = {}
-    for node in ast.walk(ast.parse(source)):
+def exceeding(within: ast.Module) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return what exceeds a limit as (what is counted, name) → the line where it begins, and how many."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for node in ast.walk(within):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 counts = {"lines": (node.end_lineno - node.lineno + 1, MAX_FUNCTION_LINES)}
@@ -98,7 +96,7 @@ def exceeding(source: bytes) -> dict[tuple[str, str], int]:
                 }
             case _:
                 continue
-        found |= {(what, node.name): count for what, (count, limit) in counts.items() if count > limit}
+        found |= {(what, node.name): (node.lineno, count) for what, (count, limit) in counts.items() if count > limit}
     return found
 
 
@@ -118,51 +116,44 @@ def constructor_arguments(node: ast.ClassDef) -> int:
     return sum(len([*args.posonlyargs, *args.args, *args.kwonlyargs]) - 1 for args in found)
 
 
-def all_exceeding() -> dict[tuple[str, str, str], int]:
+def all_exceeding() -> dict[tuple[str, str, str], tuple[int, int]]:
     return {
-        (what, path.relative_to(ROOT / "koordebpf").as_posix(), name): count
+        (what, path.relative_to(ROOT / "koordebpf").as_posix(), name): at
         for path in MODULES
-        for (what, name), count in exceeding(path.read_bytes()).items()
+        for (what, name), at in exceeding(tree(path)).items()
     }
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def test_no_module_needs_a_table_of_contents():
     lines = {name_of(path): len(path.read_text().splitlines()) for path in MODULES}
-    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+    long = [f"{name}: {count}" for name, count in lines.items() if count > MAX_LINES]
+    report(long, f"modules have up to {MAX_LINES} lines: split them by topic")
 
 
 def test_names_of_modules_say_what_they_are():
-    assert [name_of(path) for path in MODULES if FORBIDDEN_NAMES & {path.stem, path.parent.name}] == []
+    wrong = [name_of(path) for path in MODULES if FORBIDDEN_NAMES & {path.stem, path.parent.name}]
+    report(wrong, "call these modules and folders after what they hold")
 
 
 def test_modules_ask_the_kernel_for_the_page_size():
-    found = {name_of(path): literal_page_sizes(path) for path in MODULES}
-    assert {name: lines for name, lines in found.items() if lines} == {}
+    wrong = [f"{name_of(path)}:{line}" for path in MODULES for line in literal_page_sizes(path)]
+    report(wrong, "the page size is koordebpf.units.PAGE_BYTES, never a number")
 
 
 def test_docstrings_say_more_than_the_names():
-    assert [
-        f"{name_of(path)}: {node.name}"
+    wrong = [
+        f"{name_of(path)}:{node.lineno}: {node.name}"
         for path in MODULES
         for node in documented(path)
         if only_repeats(node.name, ast.get_docstring(node) or "")
-    ] == []
+    ]
+    report(wrong, "these docstrings repeat the name: say what it cannot, or write none")
 
 
-@pytest.mark.parametrize(
-    ("name", "docstring", "repeats"),
-    [
-        ("decode_frame", "Decode the frame.", True),
-        ("CgroupReader", "A cgroup reader.", True),
-        ("decode_frame", "Decode one frame; unknown fields are refused.", False),
-    ],
-)
-def test_a_docstring_that_repeats_is_distinguished_from_one_that_does_not(name, docstring, repeats):
-    assert only_repeats(name, docstring) is repeats
+def test_a_docstring_that_repeats_is_distinguished_from_one_that_does_not():
+    assert only_repeats("decode_frame", "Decode the frame.")
+    assert only_repeats("CgroupReader", "A cgroup reader.")
+    assert not only_repeats("decode_frame", "Decode one frame; unknown fields are refused.")
 
 
 def test_a_literal_page_size_is_found(tmp_path):
@@ -171,21 +162,37 @@ def test_a_literal_page_size_is_found(tmp_path):
     assert literal_page_sizes(path) == [2, 3, 5]
 
 
-@pytest.mark.slow
 def test_functions_and_classes_are_small():
-    assert {key: count for key, count in all_exceeding().items() if key not in EXCEEDS} == {}
+    wrong = [
+        f"koordebpf/{path}:{line}: {name}: {count} {what}"
+        for (what, path, name), (line, count) in all_exceeding().items()
+        if (what, path, name) not in EXCEEDS
+    ]
+    report(
+        wrong,
+        f"functions have up to {MAX_FUNCTION_LINES} lines, classes {MAX_ATTRIBUTES} attributes, constructors "
+        f"{MAX_ARGUMENTS} arguments: split these",
+    )
 
 
-@pytest.mark.slow
 def test_what_may_exceed_only_shrinks():
-    assert sorted(EXCEEDS.keys() - all_exceeding().keys()) == []
+    report(
+        map(str, sorted(EXCEEDS.keys() - all_exceeding().keys())), "these exceed no limit any more: remove them here"
+    )
     assert len(EXCEEDS) <= MAX_ENTRIES
     assert all(EXCEEDS.values())
 
 
 def test_no_folder_has_too_many_files():
-    folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in MODULES if path.name != "__init__.py")
-    assert {folder: files for folder, files in folders.items() if files > MAX_FILES} == {}
+    folders = Counter(name_of(path.parent) for path in MODULES if path.name != "__init__.py")
+    wrong = [f"{folder}: {files}" for folder, files in folders.items() if files > MAX_FILES]
+    report(wrong, f"folders have up to {MAX_FILES} modules: make one below")
+
+
+def test_the_example_of_a_strategy_is_short():
+    path = ROOT / "tests/support/example_strategy/__init__.py"
+    lines = sum(bool(line.strip()) for line in path.read_text().splitlines())  # imports and docstrings among them
+    report([f"{name_of(path)}: {lines}"] * (lines > 45), "a strategy costs up to 45 lines: shorten what it must say")
 
 
 def _function_of(lines: int) -> str:
@@ -201,19 +208,16 @@ def _class_of(arguments: int, attributes: int) -> str:
 _POSITIONAL = "class Large:\n    def __init__(self, a, b, c, d, /, *, e, f, g):\n        pass\n"
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
+def test_what_exceeds_is_found():
+    for source, found in (
         (_function_of(60), {}),
-        (_function_of(61), {("lines", "long"): 61}),
+        (_function_of(61), {("lines", "long"): (1, 61)}),
         (_class_of(6, 12), {}),
-        (_class_of(7, 12), {("arguments", "Large"): 7}),
-        (_class_of(6, 13), {("attributes", "Large"): 13}),
-        (_POSITIONAL, {("arguments", "Large"): 7}),
-    ],
-)
-def test_what_exceeds_is_found(source, found):
-    assert exceeding(source.encode()) == found
+        (_class_of(7, 12), {("arguments", "Large"): (1, 7)}),
+        (_class_of(6, 13), {("attributes", "Large"): (1, 13)}),
+        (_POSITIONAL, {("arguments", "Large"): (1, 7)}),
+    ):
+        assert exceeding(ast.parse(source)) == found
 
 
 def test_every_module_was_looked_at():
@@ -229,46 +233,38 @@ _PAGE_SIZE = re.compile(
 )
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_page_size_is_distinguished_from_other_numbers():
+    for line in (
         *("n * 4096", "4096UL / n", "n % 4096", "pages << 12", "bytes >>12"),
         *("#define PAGE_BITS 12", "#define PAGE_SHIFT\t(12)", "#define MY_PAGE_SIZE 4096", "enum { PAGE_SHIFT = 12 };"),
         *("#define MIN_REST_PAGES 2048\t/* 8 MiB */", "_MIN_PAGES, _ALL_PAGES = 16, 512", "PAGE_BYTES: int = 4096"),
-    ],
-)
-def test_a_page_size_is_found(line):
-    assert _PAGE_SIZE.search(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
+    ):
+        assert _PAGE_SIZE.search(line), line
+    for line in (
         *("bytes >> order->page_shift", "MAX_NESTED = 1 << 12", "#define KOORD_NO_LIMIT_PAGES (1ULL << 46)"),
         *('PAGE_BYTES: int = os.sysconf("SC_PAGE_SIZE")', "enum zone_stat_item { NR_FREE_PAGES };"),
-    ],
-)
-def test_what_is_no_page_size_is_not_found(line):
-    assert not _PAGE_SIZE.search(line)
+    ):
+        assert not _PAGE_SIZE.search(line), line
 
 
 def test_no_source_and_no_load_knows_the_page_size_by_heart():
     sources = [*(ROOT / "bpf").rglob("*.[ch]"), *(ROOT / "tests/workloads").rglob("*.[ch]")]
     sources += [*(ROOT / "koordebpf").rglob("*.py"), *(ROOT / "deploy").rglob("*.py")]
-    assert [
-        f"{path.name}: {line.strip()}"
+    wrong = [
+        f"{name_of(path)}:{number}: {line.strip()}"
         for path in sources
-        for line in path.read_text().splitlines()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
         if _PAGE_SIZE.search(line)
-    ] == []
+    ]
+    report(wrong, "kernels have pages of other sizes: ask for it, and count in bytes")
 
 
 def test_every_bpf_source_is_under_the_licences_that_the_kernel_accepts():
     sources = sorted((ROOT / "bpf").rglob("*.[ch]"))
     assert sources
-    assert [
-        path.name for path in sources if "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause" not in path.read_text()
-    ] == []
+    licence = "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause"
+    wrong = [name_of(path) for path in sources if licence not in path.read_text()]
+    report(wrong, f"these must have the line: {licence}")
 
 
 # Our own turns of phrase, which no kernel or Kubernetes engineer would search for: as a pattern, and how often each is
@@ -307,43 +303,51 @@ def spoken(text: str) -> str:
     return " ".join(re.findall(r"[a-z0-9']+|[^a-z0-9'\s#*]+", split.lower()))
 
 
+# Most files have none of them.
+_PRIVATE = re.compile(rf"\b(?:{'|'.join(PRIVATE_WORDS)})\b")
+
+
 def count_words(text: str) -> dict[str, int]:
     said = spoken(text)
+    if not _PRIVATE.search(said):
+        return dict.fromkeys(PRIVATE_WORDS, 0)
     return {word: len(re.findall(rf"\b(?:{word})\b", said)) for word in PRIVATE_WORDS}
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
+def test_a_private_word_is_found():
+    for text, word in (
         ("def give_back(self):", "back"),
         ("class BegunKill:", "begun"),
         ("# nobody\n# is asked", "nobody"),
         ("Told", "told"),
-    ],
-)
-def test_a_private_word_is_found(text, word):
-    assert [found for found, count in count_words(text).items() if count and word in found]
+    ):
+        assert [found for found, count in count_words(text).items() if count and word in found], text
 
 
 def test_words_that_contain_a_private_one_are_others():
     assert not any(count_words("untold undergoes begunning pyramid # to\ngoing").values())
 
 
-@pytest.mark.parametrize("text", ["a CPU that goes offline", "it goes through a filter", "told apart by a label"])
-def test_an_ordinary_phrase_is_allowed(text):
-    assert not any(count_words(text).values())
+def test_an_ordinary_phrase_is_allowed():
+    for text in ("a CPU that goes offline", "it goes through a filter", "told apart by a label"):
+        assert not any(count_words(text).values()), text
 
 
-@pytest.mark.slow
 def test_private_words_only_become_fewer():
     sources = [path for room in _SPOKEN_IN for path in (ROOT / room).rglob("*") if path.is_file()]
     sources += ROOT.glob("*.md")
-    counts = dict.fromkeys(PRIVATE_WORDS, 0)
+    counts: dict[str, Counter[str]] = {word: Counter() for word in PRIVATE_WORDS}
     for path in sources:
         if path.suffix in _SPOKEN and path != Path(__file__) and not any(part.startswith(".") for part in path.parts):
             for word, count in count_words(path.read_text()).items():
-                counts[word] += count
-    more = {word: count for word, count in counts.items() if count > PRIVATE_WORDS[word]}
-    fewer = {word: count for word, count in counts.items() if count < PRIVATE_WORDS[word]}
-    assert not more, f"private words, more than allowed (say it in the field's words): {more}"
+                counts[word][name_of(path)] += count
+    more = [
+        f"{name}: {word}: {count}"
+        for word, of_files in counts.items()
+        if of_files.total() > PRIVATE_WORDS[word]
+        for name, count in of_files.items()
+        if count
+    ]
+    report(more, "more private words than allowed: say one of each in the field's words")
+    fewer = {word: each.total() for word, each in counts.items() if each.total() < PRIVATE_WORDS[word]}
     assert not fewer, f"fewer than allowed: lower the figure to {fewer}"

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "koordebpf"
-MODULES = sorted(PACKAGE.rglob("*.py"))
+from tests.rules.modules import MODULES, PACKAGE, tree
+from tests.rules.offenders import report
+
 # Module → why it may print. Everything else calls koordebpf.cli.echo, or logs.
 DOORS = {
     "cli/echo.py": "escapes all that commands print",
@@ -27,9 +28,9 @@ _JOINS_ALLOWED = {
 }
 
 
-def prints(tree: ast.AST) -> Iterator[int]:
+def prints(within: ast.AST) -> Iterator[int]:
     """Yield the lines that write to the terminal, or pass standard output or error to code that does."""
-    for node in ast.walk(tree):
+    for node in ast.walk(within):
         match node:
             case ast.Call(func=ast.Name(id="print" | "pprint" | "Console")):
                 yield node.lineno
@@ -46,8 +47,8 @@ def prints(tree: ast.AST) -> Iterator[int]:
                     yield node.lineno
 
 
-def joins(tree: ast.AST) -> Iterator[int]:
-    for node in ast.walk(tree):
+def joins(within: ast.AST) -> Iterator[int]:
+    for node in ast.walk(within):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="join")) if "\n" in text:
                 yield node.lineno
@@ -58,16 +59,18 @@ def names(path: Path) -> str:
 
 
 def found(looked_at: Callable[[ast.AST], Iterator[int]], paths: Iterable[Path]) -> list[str]:
-    return [f"{names(path)}:{line}" for path in paths for line in looked_at(ast.parse(path.read_bytes()))]
+    return [f"koordebpf/{names(path)}:{line}" for path in paths for line in looked_at(tree(path))]
 
 
 def test_modules_print_through_the_door() -> None:
-    assert found(prints, (path for path in MODULES if names(path) not in DOORS)) == []
+    wrong = found(prints, (path for path in MODULES if names(path) not in DOORS))
+    report(wrong, "these must print by koordebpf.cli.echo, which escapes, or log")
 
 
 def test_lines_become_a_page_in_one_place() -> None:
     pages = (path for path in MODULES if path.parent.name in ("report", "cli", "demo"))
-    assert found(joins, (path for path in pages if names(path) not in _JOINS_ALLOWED)) == []
+    wrong = found(joins, (path for path in pages if names(path) not in _JOINS_ALLOWED))
+    report(wrong, "lines must be joined by koordebpf.printable.page, which escapes")
 
 
 def test_every_door_is_there() -> None:
