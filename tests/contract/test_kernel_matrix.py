@@ -163,7 +163,7 @@ def test_of_two_tries_the_last_counts_and_the_first_is_reported(results, end, of
     (results / "junit.xml").write_text(TWO_TRIES.format(end=end))
     verdict = judge(results)
     assert tuple(verdict.count(state) for state in ("passed", "failed", "skipped")) == of_it
-    assert unsteady(MATRIX[0], verdict) == [f"{MATRIX[0].title}: {name}" for name in reported_as]
+    assert list(unsteady(MATRIX[0], verdict)) == [f"{MATRIX[0].title}: {name}" for name in reported_as]
 
 
 def test_nothing_left_of_a_machine_has_failed(tmp_path):
