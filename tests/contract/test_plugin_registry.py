@@ -24,7 +24,7 @@ class Watched:
 
     def __init__(self, folder: Path, access: PluginAccess | None = None) -> None:
         self.folder = folder
-        self.registry = PluginRegistry(folder, [INSIDE], lambda: None, access)
+        self.registry = PluginRegistry(folder, [INSIDE], lambda: None, access, look_s=0.02)
         self.changes: list[Change] = []
 
     def says(self, *changes: Change) -> None:
