@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _QUEUED = 100  # Why: ten rounds of the eviction budget; Events are news, not a ledger
 _AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
 _TIMEOUT_S = 5.0
-_CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
+CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
 
 
 def eviction_event(victim: Victim, outcome: Outcome) -> PodEvent | None:
@@ -75,10 +75,16 @@ class CreatesEvents(Protocol):
 
 
 class EventPoster:
-    """Posts Events from one thread. What the API server does not take, or what does not fit, is counted and dropped."""
+    """Posts Events from one thread. What the API server does not take, or what does not fit, is counted and dropped.
 
-    def __init__(self, api: CreatesEvents) -> None:
+    Args:
+        api: the API server.
+        close_s: how long `close` waits for what is queued, and again for what it has cut.
+    """
+
+    def __init__(self, api: CreatesEvents, *, close_s: float = CLOSE_S) -> None:
         self._api = api
+        self._close_s = close_s
         self._queue: Queue[tuple[PodEvent, datetime] | None] = Queue(_QUEUED)
         self._posted_before = RepeatFilter(_AGAIN_NS)
         self.posted = 0
@@ -105,16 +111,16 @@ class EventPoster:
             self.post(event, wall_s)
 
     def close(self) -> None:
-        """Post what is queued, but for no longer than a second, then stop the thread; one that hangs is left."""
+        """Post what is queued, but for no longer than `close_s`, then stop the thread; one that hangs is left."""
         with contextlib.suppress(Full):
             self._queue.put_nowait(None)
-        self._thread.join(_CLOSE_S)
+        self._thread.join(self._close_s)
         if self._thread.is_alive():
             self._is_closing = True
             with contextlib.suppress(Full):
                 self._queue.put_nowait(None)
             self._api.close()
-            if not have_ended([self._thread], _CLOSE_S):
+            if not have_ended([self._thread], self._close_s):
                 _log.warning("the API server has not answered: the last Events are left out")
 
     def _work(self) -> None:

@@ -17,8 +17,8 @@ from koordebpf.units import MIB
 
 MAX_LINES = 4_000  # Why: 440 files of suppression written nine times over, or minutes of a busy log
 _MAX_BYTES = 4 * MIB  # Why: 200 decisions of 20 kB; more is not worth the memory of an agent that is locked into it
-_RETRY_S = 1.0  # Why: a disk that was full a moment ago is full
-_STUCK_S = 1.0  # Why: a reader that is merely slow takes a line within milliseconds
+RETRY_S = 1.0  # Why: a disk that was full a moment ago is full
+STUCK_S = 1.0  # Why: a reader that is merely slow takes a line within milliseconds
 
 
 class LineSink:
@@ -32,6 +32,8 @@ class LineSink:
         name: of the thread, and of what is written, as "audit".
         max_lines: that wait, at most.
         recovered: called with the number of lines that were dropped, once nothing waits any more.
+        retry_s: until a line that was refused is tried again.
+        stuck_s: a line that takes longer to write is a `problem`.
     Cost:    `put` 3 µs.
     """
 
@@ -42,11 +44,15 @@ class LineSink:
         *,
         max_lines: int = MAX_LINES,
         recovered: Callable[[int], None] | None = None,
+        retry_s: float = RETRY_S,
+        stuck_s: float = STUCK_S,
     ) -> None:
         self._write = write
         self._name = name
         self._max_lines = max_lines
         self._recovered = recovered
+        self._retry_s = retry_s
+        self._stuck_s = stuck_s
         self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
@@ -70,7 +76,7 @@ class LineSink:
     def problem(self) -> str | None:
         """Why lines wait; None: nothing is in their way."""
         since_s = self._writing_since_s
-        if since_s is not None and (stuck_s := time.monotonic() - since_s) > _STUCK_S:
+        if since_s is not None and (stuck_s := time.monotonic() - since_s) > self._stuck_s:
             return f"a line has been on its way for {stuck_s:.0f} s"
         return self.last_error if self._is_failing else None
 
@@ -120,7 +126,7 @@ class LineSink:
                     return
             if not self._write_all():
                 with self._changed:
-                    self._changed.wait_for(lambda: self._is_closing, _RETRY_S)
+                    self._changed.wait_for(lambda: self._is_closing, self._retry_s)
 
     def _write_all(self) -> bool:
         while True:

@@ -71,7 +71,7 @@ def burst_node() -> Iterator[tuple[BurstNode, str]]:
             contextlib.closing(BurstNode(cgroup)) as node,
         ):
             # An emulated agent is twenty times as slow, and has such a machine to itself.
-            yield node, node.outweigh() if patience(1) == 1 else "emulated"
+            yield node, node.files.outweigh() if patience(1) == 1 else "emulated"
     except (KeyError, OSError) as error:
         raise CannotMeasure(f"no cpu hierarchy that can be written: {error}") from None
 

@@ -45,7 +45,7 @@ def burst_paired(report: Report) -> None:
     """Serve requests in two pods at the same time, one of which may burst; then count how soon it gets more."""
     pairs, steps = (3, 3) if report.quick else (20, int(os.environ.get("KOORDEBPF_STEPS", "20")))
     with _node() as node, TemporaryDirectory() as folder:
-        weight = node.outweigh()
+        weight = node.files.outweigh()
         arguments = node.arguments(Path(folder), sharePoolThresholdPercent=100)
         with LiveAgent(Path(folder), *arguments, "--enforce", keeps_frames=False) as agent:
             agent.becomes_ready()

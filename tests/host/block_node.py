@@ -11,22 +11,23 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.writer.places import Places
-from koordebpf.kernel.cgroup.files import CgroupFile, Value
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
 from tests.host.held_node import CpuFiles
+from tests.host.node_files import NodeFiles, write_manifest
 from tests.support.loop_disk import LoopDisk
 from tests.support.nodes import NodeCgroup
 
 GATES = "BECPUSuppress=false,BlkIOReconcile=true"
 
 
-class BlockNode:
+class BlockNode(NodeFiles):
     """A best-effort pod `be` of two containers, and a pod `ls`, on a node with a loop device."""
 
     def __init__(self, node: NodeCgroup, disk: LoopDisk) -> None:
+        super().__init__()
         found = find_controllers()
         mount = found.get("blkio") or found.get("io")
         if mount is None:
@@ -34,8 +35,6 @@ class BlockNode:
         self.node, self.disk, self.version = node, disk, mount.version
         self.be = node.add_pod("be", containers=2)
         (self.ls,) = node.add_pod("ls", be=False)
-        self.places = Places(found)
-        self._mount, self._below = mount.mount_point, found["memory"].mount_point
         self._mirrored: CpuFiles | None = None
         if mount.version == 1:
             self._mirrored = CpuFiles(node, {"cpu": found.get("cpu", mount), "blkio": mount})  # as every hierarchy
@@ -55,17 +54,6 @@ class BlockNode:
         """Mounts of other hierarchies that have the same directories."""
         return [each.mount_point for each in self._mirrored.mounts.values()] if self._mirrored else []
 
-    def path(self, directory: Path) -> str:
-        return str(directory.relative_to(self._below))
-
-    def file(self, directory: Path, file: CgroupFile) -> Path:
-        found = self.places.locate((self.path(directory), file))
-        assert found is not None
-        return found
-
-    def value(self, directory: Path, file: CgroupFile) -> Value:
-        return self.places.parse((self.path(directory), file), self.file(directory, file).read_text())
-
     @property
     def limited(self) -> list[Path]:
         """The directories that have a limit of the best-effort class, and each a part of it."""
@@ -76,14 +64,8 @@ class BlockNode:
 
     def write(self, folder: Path, blocks: Iterable[dict[str, Any]] = (), *, enable: bool = True) -> Path:
         """Write the pods as they are now, and a NodeSLO with these blocks of the best-effort class."""
-        manifest, part = folder / "pods.json", folder / "more.json"
-        self.node.write_manifest(part)
-        written = json.loads(part.read_text())
         qos = {"beClass": {"blkioQOS": {"enable": enable, "blocks": list(blocks)}}}
-        written["items"][-1]["spec"]["resourceQOSStrategy"] = qos
-        part.write_text(json.dumps(written))
-        part.rename(manifest)
-        return manifest
+        return write_manifest(self.node, folder, resourceQOSStrategy=qos)
 
     def arguments(self, folder: Path, blocks: Iterable[dict[str, Any]] = (), **settings: Any) -> tuple[object, ...]:
         manifest = self.write(folder, blocks)

@@ -37,13 +37,6 @@ class BurstNode:
         )
         return "--config", config, "--pods", manifest, "--node-cgroup", self.node.path, "--enforce"
 
-    def outweigh(self) -> str:
-        """Give the node most of the CPU whatever runs beside it; return how, in words."""
-        mount = self.files.mounts["cpu"]
-        name, weight = ("cpu.shares", 16 * 1024) if mount.version == 1 else ("cpu.weight", 16 * 100)
-        (mount.mount_point / self.files.relative(self.node.path) / name).write_text(str(weight))
-        return f"{name} {weight} of the node among the machine's other loads"
-
     def quota_us(self) -> int:
         quota = self.files.quota_file.read_text().split()[0]
         return -1 if quota == "max" else int(quota)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from koordebpf.act.writer.places import Places
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
-from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from tests.host.held_node import CpuFiles
+from tests.host.node_files import NodeFiles, write_manifest
 from tests.support.nodes import NodeCgroup
 
 QUOTA, BURST = CgroupFile.CPU_QUOTA, CgroupFile.CPU_BURST
@@ -19,13 +17,13 @@ LIMIT_US = 5_000  # 50m: three times it is there on a machine that is busy with 
 _BURN = "while True: pass"
 
 
-class BurstPodNode:
+class BurstPodNode(NodeFiles):
     """A pod `web` of two containers that may use a twentieth of a CPU each, below a node without quota."""
 
     def __init__(self, node: NodeCgroup, limit_us: int = LIMIT_US, *, beside: bool = False) -> None:
         """Make it; with `beside` there is a pod `plain` too, of one container, which asks for no burst."""
+        super().__init__()
         self.node = node
-        self.places = Places(find_controllers())
         self.containers = node.add_pod("web", be=False, containers=2)
         if beside:
             annotations = {"koordinator.sh/cpuBurst": '{"policy": "none"}'}
@@ -56,14 +54,6 @@ class BurstPodNode:
         """The same of what may be saved up."""
         return [self.value(each, BURST) for each in (self.pod, *self.containers)]
 
-    def file(self, directory: Path, file: CgroupFile) -> Path:
-        found = self.places.locate((str(self.files.relative(directory)), file))
-        assert found is not None
-        return found
-
-    def value(self, directory: Path, file: CgroupFile) -> Value:
-        return self.places.parse((str(self.files.relative(directory)), file), self.file(directory, file).read_text())
-
     def put(self, directory: Path, quota_us: int) -> None:
         """Write a quota as kubelet and its runtime do."""
         self.file(directory, QUOTA).write_text(
@@ -83,13 +73,6 @@ class BurstPodNode:
         """Return cpu.stat of a cgroup."""
         text = (self.file(directory, QUOTA).parent / "cpu.stat").read_text()
         return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
-
-    def outweigh(self) -> str:
-        """Give the node most of the CPU whatever runs beside it; return how, in words."""
-        mount = self.files.mounts["cpu"]
-        name, weight = ("cpu.shares", 16 * 1024) if mount.version == 1 else ("cpu.weight", 16 * 100)
-        (mount.mount_point / self.files.relative(self.node.path) / name).write_text(str(weight))
-        return f"{name} {weight} of the node among the machine's other loads"
 
     def burn(self, container: int = 0) -> subprocess.Popen[bytes]:
         """Start a process in a container that uses all CPU it gets."""
@@ -111,13 +94,7 @@ class BurstPodNode:
 
     def write(self, folder: Path, **strategy: Any) -> Path:
         """Write the pods as they are now, and a NodeSLO with these fields of cpuBurstStrategy."""
-        manifest, part = folder / "pods.json", folder / "more.json"
-        self.node.write_manifest(part)
-        written = json.loads(part.read_text())
-        written["items"][-1]["spec"]["cpuBurstStrategy"] = {"policy": "auto", **strategy}
-        part.write_text(json.dumps(written))
-        part.rename(manifest)
-        return manifest
+        return write_manifest(self.node, folder, cpuBurstStrategy={"policy": "auto", **strategy})
 
     def arguments(self, folder: Path, settings: str = "{}", **strategy: Any) -> tuple[object, ...]:
         """Return arguments of an agent with the gate on; `settings` are YAML of strategies.cpuBurst."""

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from koordebpf.act.writer.places import Places
-from koordebpf.kernel.cgroup.files import CgroupFile, Value
-from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.units import MIB
 from tests.host.held_node import CpuFiles
+from tests.host.node_files import NodeFiles, write_manifest
 from tests.support.nodes import NodeCgroup
 
 BATCH = {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": 64 * MIB}
@@ -19,12 +18,12 @@ SHARES, QUOTA, LIMIT = CgroupFile.CPU_SHARES, CgroupFile.CPU_QUOTA, CgroupFile.M
 CPUS, IDLE = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_IDLE
 
 
-class HookNode:
+class HookNode(NodeFiles):
     """A best-effort pod `be` of two containers that ask for batch resources, and a pod `lsr` bound to CPU 0."""
 
     def __init__(self, node: NodeCgroup) -> None:
+        super().__init__()
         self.node = node
-        self.places = Places(find_controllers())
         self.be = node.add_pod("be", containers=2)
         for each in node.pods[0]["spec"]["containers"]:
             each["resources"] = {"requests": BATCH, "limits": BATCH}
@@ -36,14 +35,6 @@ class HookNode:
             for directory in (*(node.path / "kubepods").glob("*"), *node.pod_paths.values()):
                 if directory.is_dir():
                     (directory / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
-
-    def file(self, directory: Path, file: CgroupFile) -> Path:
-        found = self.places.locate((str(self.files.relative(directory)), file))
-        assert found is not None
-        return found
-
-    def value(self, directory: Path, file: CgroupFile) -> Value:
-        return self.places.parse((str(self.files.relative(directory)), file), self.file(directory, file).read_text())
 
     def texts(self, files: Iterable[tuple[Path, CgroupFile]]) -> list[str]:
         return [self.file(directory, file).read_text() for directory, file in files]
@@ -57,14 +48,7 @@ class HookNode:
 
     def write(self, folder: Path, **fields: Any) -> Path:
         """Write the pods as they are now, and a NodeSLO with these fields of resourceUsedThresholdWithBE."""
-        manifest = folder / "pods.json"
-        part = folder / "more.json"
-        self.node.write_manifest(part)
-        written = json.loads(part.read_text())
-        written["items"][-1]["spec"]["resourceUsedThresholdWithBE"] |= fields
-        part.write_text(json.dumps(written))
-        part.rename(manifest)
-        return manifest
+        return write_manifest(self.node, folder, resourceUsedThresholdWithBE=fields)
 
     def close(self) -> None:
         self.files.close()

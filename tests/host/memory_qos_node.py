@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from koordebpf.act.writer.places import Places
-from koordebpf.kernel.cgroup.files import CgroupFile, Value
-from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.units import MIB
+from tests.host.node_files import NodeFiles, write_manifest
 from tests.support.nodes import NodeCgroup
 
 MIN, LOW, HIGH = CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW, CgroupFile.MEMORY_HIGH
@@ -24,12 +23,12 @@ featureGates: {BECPUSuppress: false, BEMemoryEvict: false, CgroupReconcile: %s}
 """
 
 
-class MemoryQosNode:
+class MemoryQosNode(NodeFiles):
     """Pod `ls` requests 64 MiB of 128 MiB, pod `be` as much batch memory."""
 
     def __init__(self, node: NodeCgroup) -> None:
+        super().__init__()
         self.node = node
-        self.places = Places(find_controllers())
         self.version = self.places.versions["memory"]
         (self.ls,) = node.add_pod("ls", be=False)
         (self.be,) = node.add_pod("be")
@@ -41,15 +40,6 @@ class MemoryQosNode:
     def annotate(self, name: str, own: object) -> None:
         (pod,) = [each for each in self.node.pods if each["metadata"]["name"] == name]
         pod["metadata"]["annotations"] = {"koordinator.sh/memoryQOS": own if isinstance(own, str) else json.dumps(own)}
-
-    def file(self, directory: Path, file: CgroupFile) -> Path:
-        mount = find_controllers()["memory"].mount_point
-        found = self.places.locate((str(directory.relative_to(mount)), file))
-        assert found is not None
-        return found
-
-    def value(self, directory: Path, file: CgroupFile) -> Value:
-        return self.places.parse((str(directory), file), self.file(directory, file).read_text())
 
     def texts(self) -> dict[str, str]:
         """Return what every file holds that memory QoS may write."""
@@ -64,14 +54,8 @@ class MemoryQosNode:
 
     def write(self, folder: Path, **classes: Mapping[str, object]) -> Path:
         """Write the pods as they are now, and a NodeSLO with memoryQOS of these classes; `ls` as above by default."""
-        manifest, part = folder / "pods.json", folder / "more.json"
-        self.node.write_manifest(part)
-        written = json.loads(part.read_text())
         strategy = {f"{name}Class": {"memoryQOS": each} for name, each in (classes or {"ls": LS}).items()}
-        written["items"][-1]["spec"]["resourceQOSStrategy"] = strategy
-        part.write_text(json.dumps(written))
-        part.rename(manifest)
-        return manifest
+        return write_manifest(self.node, folder, resourceQOSStrategy=strategy)
 
     def is_protected(self) -> bool:
         """Tell whether each file holds what `LS` and the requests come to."""

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -90,42 +91,85 @@ def reasons(cluster: LiveCluster) -> list[tuple[str, str]]:
     return [(event["involvedObject"]["name"], event["reason"]) for event in cluster.eviction_events]
 
 
-def test_an_eviction_from_the_crossing_to_the_audit_line(story: Story) -> None:
-    cluster = story.cluster()
-    agent = story.agent(cluster.server.url).becomes_ready()
-    hog, other = story.grow()
-    line = agent.has_plan()
-    assert hog.process.wait(patience(10)) != 0
-    assert other.process.poll() is None
+class Evicted(NamedTuple):
+    """One eviction: two pods grow below a threshold of 90 %, which becomes 70 % then."""
 
-    ((name, body, _),) = cluster.evictions
-    uid = cluster.pod("hog")["metadata"]["uid"]
+    cluster: LiveCluster
+    uid: str
+    asked_before: list[str]
+    line: dict[str, Any]  # of the audit
+    others_end: int | None
+    counts: tuple[float, float]  # evictions that were done, times from a decision to freed memory
+    agents_end: int
+
+
+@pytest.fixture(scope="module")
+def evicted(hierarchy: MemoryHierarchy, tmp_path_factory: pytest.TempPathFactory) -> Evicted:
+    story = Story(hierarchy, tmp_path_factory.mktemp("evicted"))
+    try:
+        cluster = story.cluster(threshold_percent=90)
+        agent = story.agent(cluster.server.url).becomes_ready()
+        hog, other = story.grow()
+        hog.wait_for("done")
+        asked_before, uid = cluster.asked(), cluster.pod("hog")["metadata"]["uid"]
+        cluster.set_threshold(THRESHOLD_PERCENT)
+        line = agent.has_plan()
+        assert hog.process.wait(patience(10)) != 0
+        others_end = other.process.poll()
+        until(lambda: cluster.eviction_events, "the Event")
+        credit = line["features"][0]["credit_bytes"]
+        until(lambda: agent.metric("koordebpf_released_bytes_total") >= credit, "released")
+        counts = (
+            agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="done"}'),
+            agent.metric("koordebpf_decision_to_freed_seconds_count"),
+        )
+        return Evicted(cluster, uid, asked_before, line, others_end, counts, agent.stop())
+    finally:
+        story.close()
+
+
+def test_the_server_is_asked_for_the_pod_with_the_most_by_its_uid(evicted: Evicted) -> None:
+    ((name, body, _),) = evicted.cluster.evictions
     assert name == "hog"
     assert body == {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": "hog", "namespace": "default"},
-        "deleteOptions": {"preconditions": {"uid": uid}},
+        "deleteOptions": {"preconditions": {"uid": evicted.uid}},
     }
-    until(lambda: cluster.eviction_events, "the Event")
-    (event,) = cluster.eviction_events
-    assert (event["reason"], event["type"], event["involvedObject"]["uid"]) == ("evictPodSuccess", "Warning", uid)
+    assert evicted.others_end is None
+
+
+def test_the_event_is_koordinators(evicted: Evicted) -> None:
+    (event,) = evicted.cluster.eviction_events
+    said = event["reason"], event["type"], event["involvedObject"]["uid"]
+    assert said == ("evictPodSuccess", "Warning", evicted.uid)
     assert event["message"] == (
         "evict Pod:default/hog, reason: evicted, message: trigger by koordlet feature BEMemoryEvict, kill pod: hog"
     )
 
-    (outcome,) = line["outcomes"]
-    assert (outcome["result"], outcome["executor"], outcome["uid"]) == ("done", "api", uid)
-    assert line["decided_ns"] <= outcome["sent_ns"] <= outcome["answered_ns"]
-    (feature,) = line["features"]
-    assert feature["victims"] == [uid]
+
+def test_the_audit_line_says_who_and_how_long_each_step_took(evicted: Evicted) -> None:
+    (outcome,) = evicted.line["outcomes"]
+    assert (outcome["result"], outcome["executor"], outcome["uid"]) == ("done", "api", evicted.uid)
+    assert evicted.line["decided_ns"] <= outcome["sent_ns"] <= outcome["answered_ns"]
+    (feature,) = evicted.line["features"]
+    assert feature["victims"] == [evicted.uid]
     assert [candidate["name"] for candidate in feature["ranking"]] == ["hog", "other"]
     assert feature["credit_bytes"] >= feature["need_bytes"] > 0
-    assert all(value is not None and value >= 0 for value in line["latencies"].values()), line["latencies"]
-    until(lambda: agent.metric("koordebpf_released_bytes_total") >= feature["credit_bytes"], "released")
-    assert agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="done"}') == 1
-    assert agent.metric("koordebpf_decision_to_freed_seconds_count") == 1
-    assert agent.stop() == 0
+    latencies = evicted.line["latencies"]
+    assert all(value is not None and value >= 0 for value in latencies.values()), latencies
+
+
+def test_an_eviction_and_the_memory_that_it_freed_are_counted_once(evicted: Evicted) -> None:
+    assert evicted.counts == (1, 1)
+    assert evicted.agents_end == 0
+
+
+def test_a_new_threshold_holds_from_the_next_tick(evicted: Evicted) -> None:
+    assert evicted.asked_before == []
+    assert evicted.line["features"][0]["verdict"]["evidence"]["threshold_percent"] == THRESHOLD_PERCENT
+    assert evicted.cluster.asked() == ["hog"]
 
 
 @pytest.mark.story
@@ -243,17 +287,6 @@ def test_a_gate_that_is_off_costs_nothing_above_the_threshold(story: Story) -> N
     assert ticks_per_s(agent) < 33  # 1 is meant; 250 would be a tick each 4 ms
     until(lambda: agent.metric(skipped) >= 2, "rounds that were skipped")
     assert cluster.asked() == []
-
-
-def test_a_new_threshold_holds_from_the_next_tick(story: Story) -> None:
-    cluster = story.cluster(threshold_percent=90)
-    agent = story.agent(cluster.server.url).becomes_ready()
-    hog, _ = story.grow()
-    hog.wait_for("done")
-    assert cluster.asked() == []
-    cluster.set_threshold(THRESHOLD_PERCENT)
-    assert agent.has_plan()["features"][0]["verdict"]["evidence"]["threshold_percent"] == THRESHOLD_PERCENT
-    assert cluster.asked() == ["hog"]
 
 
 @pytest.mark.slow

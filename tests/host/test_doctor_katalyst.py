@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from koordebpf.cli.doctor import doctor as command
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.policy.katalyst.inner import INNER
 from tests.contract.eviction_plugin import Plugin
 
-ROOT = Path(__file__).parents[2]
 NUMA_NODES = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
 
 
 def doctor(*arguments: object) -> str:
-    command = [sys.executable, "-m", "koordebpf", "doctor", "--backend", "files", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return CliRunner().invoke(command, ["--backend", "files", *map(str, arguments)], catch_exceptions=False).stdout
 
 
 def config(folder: Path, gate: str = "true", katalyst: str = "{}") -> Path:
@@ -64,8 +63,9 @@ def test_what_is_switched_off_is_not_missing(tmp_path: Path) -> None:
 def test_without_the_gate_there_is_no_such_table(tmp_path: Path) -> None:
     assert found("--config", config(tmp_path, gate="false")) == found() == {}
     assert "KATALYST" not in doctor()
-    assert "   KATALYST" in doctor("--config", config(tmp_path))
-    assert max(map(len, doctor("--config", config(tmp_path)).splitlines())) <= 80
+    with_it = doctor("--config", config(tmp_path))
+    assert "   KATALYST" in with_it
+    assert max(map(len, with_it.splitlines())) <= 80
 
 
 def test_plugins_outside_are_named_with_what_is_wrong_with_them(tmp_path: Path) -> None:

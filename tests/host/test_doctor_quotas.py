@@ -6,30 +6,41 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
-from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hierarchy
+from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.tools import doctor_quotas
 from koordebpf.tools.pod_explain import known_originals
 from tests.contract.apiserver import until
 from tests.host.burst_pod_node import LIMIT_US, BurstPodNode
 from tests.host.held_node import or_skipped
 from tests.host.live_agent import ROOT, LiveAgent
-from tests.support.nodes import NodeCgroup
+from tests.support.nodes import MIB, NodeCgroup
 
 SIGNAL = "CPU quotas"
 
 
+@contextmanager
+def bursty_at(hierarchy: MemoryHierarchy) -> Iterator[BurstPodNode]:
+    with NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB) as node:
+        made = or_skipped(lambda: BurstPodNode(node))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
 @pytest.fixture
-def bursty(node: NodeCgroup) -> Iterator[BurstPodNode]:
-    made = or_skipped(lambda: BurstPodNode(node))
-    yield made
-    made.close()
+def bursty(hierarchy: MemoryHierarchy) -> Iterator[BurstPodNode]:
+    with bursty_at(hierarchy) as made:
+        yield made
 
 
 def doctor(bursty: BurstPodNode, folder: Path) -> tuple[int, dict[str, Any]]:
@@ -44,10 +55,13 @@ def doctor(bursty: BurstPodNode, folder: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def examined(bursty: BurstPodNode, folder: Path) -> dict[str, Any] | None:
-    _, report = doctor(bursty, folder)
+def noted(report: dict[str, Any]) -> dict[str, Any] | None:
     assert SIGNAL not in {each["signal"] for each in report["sources"]}
     return next((each for each in report["notes"] if each["signal"] == SIGNAL), None)
+
+
+def examined(bursty: BurstPodNode, folder: Path) -> dict[str, Any] | None:
+    return noted(doctor(bursty, folder)[1])
 
 
 def leave_raised(bursty: BurstPodNode) -> None:
@@ -56,51 +70,68 @@ def leave_raised(bursty: BurstPodNode) -> None:
         bursty.put(directory, quota_us)
 
 
-def test_who_has_more_than_its_limit_is_named(bursty: BurstPodNode, tmp_path: Path) -> None:
-    with LiveAgent(tmp_path, *bursty.arguments(tmp_path)) as agent:
-        agent.becomes_ready()
-        calm = examined(bursty, tmp_path)
-        assert calm is not None and (calm["how"], calm["reason"]) == ("none of 2 is above its container's limit", "")
-        leave_raised(bursty)
-        line = examined(bursty, tmp_path)
-        assert line is not None and line["how"] == "1 of 2 are above their containers' limits"
-        assert line["reason"].startswith("default/web ")
-        assert line["reason"].endswith(f" has {3 * LIMIT_US} of 100000 µs for a limit of {LIMIT_US // 100}m")
-        assert "koordlet" in line["cost"] and "koordlet" in line["remedy"]
-        assert agent.stop() == 0
+class LeftRaised(NamedTuple):
+    """What doctor says beside one agent: before, after, and once koordlet is on the agent's list too."""
+
+    calm: tuple[int, dict[str, Any]]
+    raised: tuple[int, dict[str, Any]]
+    beside_koordlet: tuple[int, dict[str, Any]]
 
 
-def test_a_quota_above_its_limit_does_not_degrade_the_agent(bursty: BurstPodNode, tmp_path: Path) -> None:
-    with LiveAgent(tmp_path, *bursty.arguments(tmp_path)) as agent:
-        agent.becomes_ready()
-        before, calm = doctor(bursty, tmp_path)
-        leave_raised(bursty)
-        after, report = doctor(bursty, tmp_path)
-        assert [each["reason"] != "" for each in (*calm["notes"], *report["notes"])] == [False, True]
-        assert (after, report["health"]) == (before, calm["health"])
-        assert [each["works"] for each in report["sources"]] == [each["works"] for each in calm["sources"]]
-        assert agent.stop() == 0
+@pytest.fixture(scope="module")
+def left_raised(hierarchy: MemoryHierarchy, tmp_path_factory: pytest.TempPathFactory) -> LeftRaised:
+    with bursty_at(hierarchy) as bursty:
+        folder = tmp_path_factory.mktemp("left-raised")
+        with LiveAgent(folder, *bursty.arguments(folder)) as agent:
+            agent.becomes_ready()
+            calm = doctor(bursty, folder)
+            leave_raised(bursty)
+            raised = doctor(bursty, folder)
+            bursty.node.add_pod("koordlet-x2x7v", be=False)
+            bursty.node.pods[-1]["metadata"]["labels"]["koord-app"] = "koordlet"
+            bursty.write(folder)
+            until(lambda: agent.metric('koordebpf_pods{state="attributed"}') == 2, "koordlet's pod is known")
+            beside_koordlet = doctor(bursty, folder)
+            assert agent.stop() == 0
+    return LeftRaised(calm, raised, beside_koordlet)
 
 
-def test_where_koordlet_runs_what_it_raises_is_its_own(bursty: BurstPodNode, tmp_path: Path) -> None:
-    bursty.node.add_pod("koordlet-x2x7v", be=False)
-    bursty.node.pods[-1]["metadata"]["labels"]["koord-app"] = "koordlet"
-    with LiveAgent(tmp_path, *bursty.arguments(tmp_path)) as agent:
-        agent.becomes_ready()
-        leave_raised(bursty)
-        line = examined(bursty, tmp_path)
-        assert line is not None and line["reason"] == line["remedy"] == line["cost"] == ""
-        assert line["how"] == (
-            "1 of 2 are above their containers' limits: koordlet runs here, whose CPU burst raises and lowers them"
-        )
-        assert agent.stop() == 0
+def test_who_has_more_than_its_limit_is_named(left_raised: LeftRaised) -> None:
+    calm, line = (noted(report) for _, report in (left_raised.calm, left_raised.raised))
+    assert calm is not None and (calm["how"], calm["reason"]) == ("none of 2 is above its container's limit", "")
+    assert line is not None and line["how"] == "1 of 2 are above their containers' limits"
+    assert line["reason"].startswith("default/web ")
+    assert line["reason"].endswith(f" has {3 * LIMIT_US} of 100000 µs for a limit of {LIMIT_US // 100}m")
+    assert "koordlet" in line["cost"] and "koordlet" in line["remedy"]
 
 
-def test_a_burst_of_the_agent_that_starts_meanwhile_is_not_named(
-    bursty: BurstPodNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_above_its_limit_does_not_degrade_the_agent(left_raised: LeftRaised) -> None:
+    (before, calm), (after, report) = left_raised.calm, left_raised.raised
+    assert [each["reason"] != "" for each in (*calm["notes"], *report["notes"])] == [False, True]
+    assert (after, report["health"]) == (before, calm["health"])
+    assert [each["works"] for each in report["sources"]] == [each["works"] for each in calm["sources"]]
+
+
+def test_where_koordlet_runs_what_it_raises_is_its_own(left_raised: LeftRaised) -> None:
+    line = noted(left_raised.beside_koordlet[1])
+    assert line is not None and line["reason"] == line["remedy"] == line["cost"] == ""
+    assert line["how"] == (
+        "1 of 2 are above their containers' limits: koordlet runs here, whose CPU burst raises and lowers them"
+    )
+
+
+class RaisedByAgent(NamedTuple):
+    """What is said of a burst of the agent: of one that starts between two looks, and of one in progress."""
+
+    looks: int
+    meanwhile: SignalSource
+    in_progress: dict[str, Any] | None
+
+
+@pytest.fixture(scope="module")
+def raised_by_agent(hierarchy: MemoryHierarchy, tmp_path_factory: pytest.TempPathFactory) -> RaisedByAgent:
     """The agent raises a quota after its journal was read, and before the file is."""
-    looks = 0
+    looks, folder = 0, tmp_path_factory.mktemp("raised")
 
     def slow(*given: Any) -> Any:
         nonlocal looks
@@ -111,29 +142,31 @@ def test_a_burst_of_the_agent_that_starts_meanwhile_is_not_named(
             until(lambda: bursty.quotas[1] == 3 * LIMIT_US, lambda: f"a burst, but: {bursty.quotas}\n{agent.log}")
         return read
 
-    monkeypatch.setattr(doctor_quotas, "known_originals", slow)
-    arguments = bursty.arguments(tmp_path, sharePoolThresholdPercent=100)
-    scope = open_scope(find_memory_hierarchy(), bursty.node.path)
-    with (
-        LiveAgent(tmp_path, *arguments, "--enforce") as agent,
-        NodeWatch(scope, None, 1 << 62, backend="files") as watch,
-    ):
-        agent.becomes_ready()
-        (note,) = doctor_quotas.quota_notes(watch, tmp_path / "run")
-        assert looks == 2
-        assert note.how == "none of 2 is above its container's limit"
-        assert agent.stop() == 0
+    with bursty_at(hierarchy) as bursty:
+        arguments = bursty.arguments(folder, sharePoolThresholdPercent=100)
+        scope = open_scope(find_memory_hierarchy(), bursty.node.path)
+        with (
+            LiveAgent(folder, *arguments, "--enforce") as agent,
+            NodeWatch(scope, None, 1 << 62, backend="files") as watch,
+        ):
+            agent.becomes_ready()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(doctor_quotas, "known_originals", slow)
+                (note,) = doctor_quotas.quota_notes(watch, folder / "run")
+            until(lambda: bursty.quotas[1] == 3 * LIMIT_US, lambda: f"a burst, but: {bursty.quotas}\n{agent.log}")
+            line = examined(bursty, folder)
+            assert agent.stop() == 0
+    return RaisedByAgent(looks, note, line)
 
 
-def test_what_the_agent_itself_has_raised_is_not_named(bursty: BurstPodNode, tmp_path: Path) -> None:
-    arguments = bursty.arguments(tmp_path, sharePoolThresholdPercent=100)
-    with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
-        agent.becomes_ready()
-        bursty.burn()
-        until(lambda: bursty.quotas[1] == 3 * LIMIT_US, lambda: f"a burst, but: {bursty.quotas}\n{agent.log}")
-        line = examined(bursty, tmp_path)
-        assert line is not None and line["how"] == "none of 2 is above its container's limit"
-        assert agent.stop() == 0
+def test_a_burst_of_the_agent_that_starts_meanwhile_is_not_named(raised_by_agent: RaisedByAgent) -> None:
+    assert raised_by_agent.looks == 2
+    assert raised_by_agent.meanwhile.how == "none of 2 is above its container's limit"
+
+
+def test_what_the_agent_itself_has_raised_is_not_named(raised_by_agent: RaisedByAgent) -> None:
+    line = raised_by_agent.in_progress
+    assert line is not None and line["how"] == "none of 2 is above its container's limit"
 
 
 def test_without_an_agent_nothing_is_known_of_limits(bursty: BurstPodNode, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from koordebpf.kernel.backends.select import BACKEND_VARIABLE
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.host.held_node import CpuFiles, or_skipped
 from tests.support.nodes import MIB, NodeCgroup
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.usefixtures("require_root")
 
@@ -238,7 +239,9 @@ class TestTrace:
     ) -> None:
         manifest = node.write_manifest(manifest)
         arguments = ["trace", "--summary", "--node-cgroup", str(node.path), "--pods", str(manifest)]
-        summaries = lines_of(koordebpf(*arguments, "--seconds", "3", "--every", "1", "--json"))
+        summaries = lines_of(
+            koordebpf(*arguments, "--seconds", str(patience(1.2)), "--every", str(patience(0.5)), "--json")
+        )
         assert len(summaries) >= 2
         for summary in summaries:
             trace_schema.validate(summary)
@@ -254,7 +257,7 @@ class TestTrace:
             (row["victim"]["name"], row["cause"]["kind"]) for row in ledger["rows"]
         }
 
-        text = koordebpf(*arguments, "--seconds", "1")
+        text = koordebpf(*arguments, "--seconds", str(patience(0.5)))
         assert text.returncode == 0, text.stderr
         assert re.search(r"^default/tight .* (m|µ)?s$", text.stdout, re.MULTILINE)
         assert "default/tight: reclaim at a limit below the node" in text.stdout

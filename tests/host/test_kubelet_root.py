@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from koordebpf.cli.doctor import doctor as command
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
@@ -148,8 +148,8 @@ def test_a_given_root_without_kubepods_is_said_and_no_pod_is_evicted(node: NodeC
 
 
 def doctor(node: NodeCgroup, *more: str) -> dict[str, str]:
-    command = [sys.executable, "-m", "koordebpf", "doctor", "--json", "--node-cgroup", str(node.path), *more]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    arguments = ["--json", "--node-cgroup", str(node.path), *more]
+    report = json.loads(CliRunner().invoke(command, arguments, catch_exceptions=False).stdout)
     (found,) = (each for each in report["sources"] if each["signal"] == "kubelet's cgroup root")
     return dict(found)
 

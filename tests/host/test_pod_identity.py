@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.support.loads.workloads import Hog
 from tests.support.nodes import MIB, NodeCgroup
@@ -64,7 +64,8 @@ def test_a_pod_that_claims_another_ones_uid_does_not_have_it_killed(
         ) as agent:
             agent.started()
             agent.said("no candidate")
-            time.sleep(patience(2))  # several rounds more
+            ticks = agent.metric("koordebpf_ticks_total") + 10  # several rounds more
+            until(lambda: agent.metric("koordebpf_ticks_total") >= ticks, "ticks")
             assert served.process.poll() is None, agent.log
             assert "evicting" not in agent.log
             assert HASH in agent.log  # and the node's operator is warned

@@ -43,14 +43,14 @@ def test_what_led_to_an_eviction_is_there_and_is_decided_again(node: NodeCgroup,
     node.add_pod("calm", be=False)
     manifest = node.write_manifest(tmp_path / "pods.json", 70, 60)
     with LiveAgent(tmp_path, "--pods", manifest, "--node-cgroup", node.path, *ENFORCE).started() as agent:
-        time.sleep(2)  # rounds before it
+        until(lambda: agent.metric("koordebpf_recorder_rounds_total") >= 2, "rounds before it")
         eater = Hog(hog, 400, hold_s=60)
         try:
             agent.has_plan()
             assert agent.metric("koordebpf_recorder_rounds_total") > 2
             assert agent.metric("koordebpf_recorder_lost_rounds_total") == 0
             assert agent.metric("koordebpf_recorder_failing") == 0
-            time.sleep(1.5)
+            until(lambda: agent.metric("koordebpf_released_bytes_total") > 0, "its memory is back")
         finally:
             eater.stop()
         folder = agent.recorded / "recorder" / node.path.name

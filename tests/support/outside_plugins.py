@@ -23,7 +23,7 @@ class OutsidePlugins:
     ) -> None:
         self.woken = threading.Event()
         self.caller = PluginCaller(self.woken.set, patience(deadline_s))
-        self.registry = PluginRegistry(folder, taken, lambda: None, access)
+        self.registry = PluginRegistry(folder, taken, lambda: None, access, look_s=0.02)
         self._number = 0
 
     def take(self) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 
-_CLOSE_S = 1.0  # Why: an answer that is on its way takes milliseconds, and stopping the agent waits for it
 _MOST_DOUBLINGS = 30  # any cap is reached by then, and a float knows no 2**1024: a pod may be refused for days
 
 
@@ -47,6 +46,7 @@ class ApiLimits(msgspec.Struct, frozen=True):
     `busy_first_s`, `busy_cap_s` back-off of one pod after 429 without Retry-After, doubled each time with jitter.
     `denied_first_s`, `denied_cap_s` the same after 403. Why: RBAC does not change under pressure, so up to ten minutes;
                         but an API server that has just started says 403 for a second or two, until it knows its roles.
+    `close_s`           Why: an answer that is on its way takes milliseconds, and stopping the agent waits for it.
     """
 
     timeout_s: float = 5.0
@@ -56,6 +56,7 @@ class ApiLimits(msgspec.Struct, frozen=True):
     busy_cap_s: float = 30.0
     denied_first_s: float = 10.0
     denied_cap_s: float = 600.0
+    close_s: float = 1.0
     workers: int = 2
 
 
@@ -102,11 +103,11 @@ class RequestExecutor(Actuator):
             thread.start()
 
     def close(self) -> None:
-        """Stop the threads; what is on the wire has a second to be answered, what still waits is dropped."""
+        """Stop the threads; what is on the wire has `ApiLimits.close_s` to be answered, what still waits is dropped."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        deadline = time.monotonic() + _CLOSE_S
+        deadline = time.monotonic() + self._limits.close_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 # Why 20: the evictions of two minutes, before and after; a hook that is behind by more is of no use for them.
 QUEUED = 20
 # Why 20 ms: kills by cgroup have released their memory by then, and what a hook starts takes no CPU from them.
-_REST_S = 0.02
-_CLOSE_S = 0.5  # Why: as the audit has it; what is sent by then runs to its end
+REST_S = 0.02
+CLOSE_S = 0.5  # Why: as the audit has it; what is sent by then runs to its end
 _SHOWN_CHARS = 200
 _REMEMBERED = 100  # of each hook. Why: before and after each of the 50 decisions that the agent remembers
 _LOGGED_CHARS = 4096
@@ -41,7 +41,7 @@ class _Call(NamedTuple):
 
 class _Worker:
     # Counts and `ended` are written by the thread and, of calls that are dropped, by the caller.
-    def __init__(self, settings: CommandHook | WebhookHook, hook: Hook) -> None:
+    def __init__(self, settings: CommandHook | WebhookHook, hook: Hook, rest_s: float) -> None:
         self.settings = settings
         self.counts: dict[CallOutcome, int] = dict.fromkeys(OUTCOMES, 0)
         self.spent_ns = 0
@@ -49,6 +49,7 @@ class _Worker:
         self.problem: str | None = None
         self.is_closing = False
         self._hook = hook
+        self._rest_s = rest_s
         self._failed_in_a_row = 0
         self._is_full = False
         self._queue: Queue[_Call | None] = Queue(QUEUED)
@@ -56,7 +57,7 @@ class _Worker:
         self.thread.start()
 
     def put(self, when: When, decision: str, payload: Payload) -> None:
-        call = _Call(time.monotonic() + _REST_S, when, decision, payload)
+        call = _Call(time.monotonic() + self._rest_s, when, decision, payload)
         try:
             self._queue.put_nowait(call)
         except Full:
@@ -120,13 +121,21 @@ class EvictionHooks:
     Args:
         hooks: each with what calls it.
         close: what they share.
+        rest_s: from a call of `call` to that of a hook.
+        close_s: how long `close` waits for what is queued.
     """
 
     def __init__(
-        self, hooks: Sequence[tuple[CommandHook | WebhookHook, Hook]], close: Callable[[], None] = lambda: None
+        self,
+        hooks: Sequence[tuple[CommandHook | WebhookHook, Hook]],
+        close: Callable[[], None] = lambda: None,
+        *,
+        rest_s: float = REST_S,
+        close_s: float = CLOSE_S,
     ) -> None:
-        self._workers = tuple(_Worker(settings, hook) for settings, hook in hooks)
+        self._workers = tuple(_Worker(settings, hook, rest_s) for settings, hook in hooks)
         self._close = close
+        self._close_s = close_s
 
     def wants(self, when: When, *, dry_run: bool) -> bool:
         """Tell whether any hook is called then."""
@@ -164,10 +173,10 @@ class EvictionHooks:
         return "; ".join(found) or None
 
     def close(self) -> None:
-        """Call what is queued, for at most half a second, then stop; commands that run end by themselves."""
+        """Call what is queued, for at most `close_s`, then stop; commands that run end by themselves."""
         for each in self._workers:
             each.close()
-        if not have_ended([each.thread for each in self._workers], _CLOSE_S):
+        if not have_ended([each.thread for each in self._workers], self._close_s):
             for each in self._workers:
                 each.drop_queued()
                 each.close()

@@ -16,7 +16,7 @@ from koordebpf.kube.http.backoff import Backoff
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0  # Why: as for evictions (act/evict/api.py)
-_CLOSE_S = 2.0  # Why: two requests of milliseconds each; the kubelet kills after ten seconds
+CLOSE_S = 2.0  # Why: two requests of milliseconds each; the kubelet kills after ten seconds
 _FIRST_S, _CAP_S = 0.2, 30.0
 AGAIN_S = 60.0  # Why: a request a minute, while there are taints that another component may have overwritten
 # Why 10 s to 10 min: roles do not change under pressure, but a server that has just started says 403 for a second.
@@ -52,6 +52,7 @@ class NodeWorker(abc.ABC, Generic[W]):
         cut: lets requests that wait fail at once.
     """
 
+    close_s = CLOSE_S  # `close` waits so long for the last requests
     again_s: float | None = None  # the Node is looked at again so long after it was made; None: it is not
 
     def __init__(self, name: str, nothing: W, cut: Callable[[], None]) -> None:
@@ -93,11 +94,11 @@ class NodeWorker(abc.ABC, Generic[W]):
                 self._changed.notify()
 
     def close(self) -> None:
-        """Take everything away, but for no longer than two seconds, then stop the thread."""
+        """Take everything away, but for no longer than `close_s`, then stop the thread."""
         with self._changed:
             self._wish, self._is_closing = self._nothing, True
             self._changed.notify()
-        self._thread.join(_CLOSE_S)
+        self._thread.join(self.close_s)
         with self._changed:
             self._is_late = True
             self._changed.notify()

@@ -33,9 +33,9 @@ from koordebpf.slo.katalyst.access import Validation
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 1.0  # Why: as often as the kubelet reconciles
+LOOK_S = 1.0  # Why: as often as the kubelet reconciles
 _NOTIFY_S = 5.0  # Why: Katalyst's
-_FIRST_S, _CAP_S = 1.0, 60.0
+_CAP_S = 60.0
 _SIDE_BY_SIDE = 8
 _CLOSE_S = 1.0
 
@@ -43,32 +43,40 @@ _CLOSE_S = 1.0
 class _Socket:
     """One socket that was seen: which file it is, and what became of asking it."""
 
-    def __init__(self, identity: tuple[int, int]) -> None:
+    def __init__(self, identity: tuple[int, int], first_s: float) -> None:
         self.identity = identity
         self.name: str | None = None  # of the plugin that is registered by it
         self.problem: str | None = None
-        self.backoff = Backoff(_FIRST_S, _CAP_S)
+        self.backoff = Backoff(first_s, _CAP_S)
         self.due_s = 0.0
         self.is_asked = False
 
 
 class PluginRegistry:
-    """The sockets below a directory, looked at each second.
+    """The sockets below a directory, looked at again and again.
 
     Args:
         folder: where plugins put their sockets; one that is not there is looked for again.
         taken: names that no plugin outside may have.
         wake: is called from another thread when `take` has something.
         access: who may register; None: everyone, as Katalyst's default has it.
+        look_s: between two looks, and at first until a socket is asked again.
     """
 
     def __init__(
-        self, folder: Path, taken: Collection[str], wake: Callable[[], None], access: PluginAccess | None = None
+        self,
+        folder: Path,
+        taken: Collection[str],
+        wake: Callable[[], None],
+        access: PluginAccess | None = None,
+        *,
+        look_s: float = LOOK_S,
     ) -> None:
         self._folder = folder
         self._access = access or PluginAccess()
         self._taken = frozenset(taken)
         self._wake = wake
+        self._look_s = look_s
         self._sockets: dict[Path, _Socket] = {}
         self._lock = threading.Lock()
         self._changes: SimpleQueue[Change] = SimpleQueue()
@@ -104,7 +112,7 @@ class PluginRegistry:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
-        while not self._ends.wait(_LOOK_S):
+        while not self._ends.wait(self._look_s):
             try:
                 self._look(sockets_below(self._folder))
             except OSError as error:
@@ -118,7 +126,7 @@ class PluginRegistry:
                     del self._sockets[path]
                     self._leaves(known)
             for path, identity in there.items():
-                known = self._sockets.setdefault(path, _Socket(identity))
+                known = self._sockets.setdefault(path, _Socket(identity, self._look_s))
                 if known.name is None and not known.is_asked and now_s >= known.due_s:
                     known.is_asked = True
                     self._pool.submit(self._ask, path, known)

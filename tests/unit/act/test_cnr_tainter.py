@@ -11,6 +11,7 @@ from datetime import datetime
 import pytest
 
 from koordebpf.act.taint.cnr import CnrTainter, Taints
+from koordebpf.act.taint.worker import CLOSE_S
 from koordebpf.errors import KubeError, KubeGone
 from tests.contract.apiserver import until
 
@@ -43,8 +44,9 @@ class Server:
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CnrTainter]:
-    def _start(server: Server, again_s: float) -> CnrTainter:
+    def _start(server: Server, again_s: float, close_s: float = CLOSE_S) -> CnrTainter:
         monkeypatch.setattr(CnrTainter, "again_s", again_s)
+        monkeypatch.setattr(CnrTainter, "close_s", close_s)
         return CnrTainter(server)
 
     return _start
@@ -92,12 +94,11 @@ def test_a_refusal_is_reported_once_however_often_it_comes(
     assert "may keep taints" not in caplog.text
 
 
-@pytest.mark.slow
 def test_what_may_stay_is_reported_at_the_end(
     start: Callable[..., CnrTainter], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server()
-    tainter = start(server, again_s=60)
+    tainter = start(server, again_s=60, close_s=0.1)
     tainter.wish(DISK)
     until(lambda: server.there == DISK, "the taint")
     server.refusals.extend(KubeError("patch customnoderesources: 500") for _ in range(50))

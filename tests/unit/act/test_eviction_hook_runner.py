@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.eviction_hooks.ran import Ran
-from koordebpf.act.eviction_hooks.runner import QUEUED, EvictionHooks
+from koordebpf.act.eviction_hooks.ran import Hook, Ran
+from koordebpf.act.eviction_hooks.runner import CLOSE_S, QUEUED, EvictionHooks
 from koordebpf.act.eviction_hooks.settings import CommandHook
 from koordebpf.state.outcome import HookResult
 from tests.support.patience import patience
@@ -51,9 +51,8 @@ class Hangs:
         return Ran("timed_out", "not ended after 1 s")
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koordebpf.act.eviction_hooks.runner._REST_S", 0.0)
+def calling(*hooks: tuple[CommandHook, Hook], close_s: float = CLOSE_S) -> EvictionHooks:
+    return EvictionHooks(hooks, rest_s=0.0, close_s=close_s)
 
 
 def hook(name: str, **more: object) -> CommandHook:
@@ -64,7 +63,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + patience(10)
     while not condition():
         assert time.monotonic() < until_s
-        time.sleep(0.005)
+        time.sleep(0.0005)
 
 
 def of(counts: dict[tuple[str, str], int] | object, name: str) -> dict[str, int]:
@@ -73,7 +72,7 @@ def of(counts: dict[tuple[str, str], int] | object, name: str) -> dict[str, int]
 
 def test_calls_come_in_their_order_each_with_the_hooks_name() -> None:
     answers = Answers()
-    hooks = EvictionHooks([(hook("a"), answers)])
+    hooks = calling((hook("a"), answers))
     for number in range(5):
         hooks.call("before", lambda name, number=number: f"{name}{number}".encode(), dry_run=False)
     hooks.close()
@@ -84,7 +83,7 @@ def test_calls_come_in_their_order_each_with_the_hooks_name() -> None:
 
 def test_a_hook_that_hangs_keeps_neither_the_caller_nor_another_hook(caplog: pytest.LogCaptureFixture) -> None:
     hangs, answers = Hangs(), Answers()
-    hooks = EvictionHooks([(hook("hangs"), hangs), (hook("works"), answers)])
+    hooks = calling((hook("hangs"), hangs), (hook("works"), answers))
     try:
         calls, longest_ns = 10 * QUEUED, 0
         for number in range(calls):
@@ -106,7 +105,7 @@ def test_a_hook_that_hangs_keeps_neither_the_caller_nor_another_hook(caplog: pyt
 
 def test_an_end_does_not_wait_for_a_hook_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
     hangs = Hangs()
-    hooks = EvictionHooks([(hook("hangs"), hangs)])
+    hooks = calling((hook("hangs"), hangs), close_s=0.05)
     for _ in range(3):
         hooks.call("before", lambda _: b"{}", dry_run=False)
     assert hangs.is_called.wait(patience(10))
@@ -124,7 +123,7 @@ def test_an_outage_is_named_once_and_its_end_too(caplog: pytest.LogCaptureFixtur
     caplog.set_level(logging.DEBUG)
     failed = Ran("failed", "ended with status 1", "no \x1b[31mroute\n")
     answers = Answers(failed, failed, Ran("timed_out", "not ended after 2 s"), Ran("done", "", "sent"), failed)
-    hooks = EvictionHooks([(hook("a"), answers)])
+    hooks = calling((hook("a"), answers))
     for _ in range(5):
         hooks.call("after", lambda _: b"{}", dry_run=False)
     wait_for(lambda: sum(hooks.counts().values()) == 5)
@@ -141,7 +140,7 @@ def test_an_outage_is_named_once_and_its_end_too(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_defect_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
-    hooks = EvictionHooks([(hook("a"), Answers(ZeroDivisionError("x"), Ran("done")))])
+    hooks = calling((hook("a"), Answers(ZeroDivisionError("x"), Ran("done"))))
 
     def broken(_name: str) -> bytes:
         raise TypeError("no JSON")
@@ -156,9 +155,7 @@ def test_a_defect_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_hooks_are_asked_by_moment_and_mode() -> None:
-    hooks = EvictionHooks(
-        [(hook("a", when=("before",)), Answers()), (hook("b", when=("after",), dry_run=True), Answers())]
-    )
+    hooks = calling((hook("a", when=("before",)), Answers()), (hook("b", when=("after",), dry_run=True), Answers()))
     assert hooks.wants("before", dry_run=False)
     assert not hooks.wants("before", dry_run=True)
     assert hooks.wants("after", dry_run=True)
@@ -170,7 +167,7 @@ def test_hooks_are_asked_by_moment_and_mode() -> None:
 
 def test_what_became_of_each_call_is_known_by_its_decision() -> None:
     answers = Answers(Ran("done"), Ran("failed", "ended with \x1b status 1"), Ran("timed_out", "not ended after 2 s"))
-    hooks = EvictionHooks([(hook("a"), answers), (hook("b", when=("after",)), Answers())])
+    hooks = calling((hook("a"), answers), (hook("b", when=("after",)), Answers()))
     for when, decision in (("before", "1"), ("after", "1"), ("after", "2")):
         hooks.call(when, lambda _: b"{}", dry_run=False, decision=decision)  # type: ignore[arg-type]
     hooks.close()
@@ -187,7 +184,7 @@ def test_what_became_of_each_call_is_known_by_its_decision() -> None:
 
 def test_how_long_a_call_takes_is_known_and_that_it_was_dropped() -> None:
     hangs = Hangs()
-    hooks = EvictionHooks([(hook("hangs"), hangs)])
+    hooks = calling((hook("hangs"), hangs))
     hooks.call("before", lambda _: b"{}", dry_run=False, decision="0")
     assert hangs.is_called.wait(patience(10))
     for number in range(QUEUED + 1):
@@ -203,7 +200,7 @@ def test_how_long_a_call_takes_is_known_and_that_it_was_dropped() -> None:
 
 
 def test_only_the_last_calls_are_remembered() -> None:
-    hooks = EvictionHooks([(hook("a"), Answers())])
+    hooks = calling((hook("a"), Answers()))
     for number in range(150):
         hooks.call("after", lambda _: b"{}", dry_run=False, decision=str(number))
         wait_for(lambda number=number: hooks.counts()["a", "done"] == number + 1)  # type: ignore[misc]

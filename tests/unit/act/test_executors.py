@@ -20,7 +20,7 @@ from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 
-QUICK = ApiLimits(unknown_wait_s=0.001, unknown_tries=3)
+QUICK = ApiLimits(unknown_wait_s=0.001, unknown_tries=3, close_s=0.05)
 
 
 def victim(name: str = "spark-1") -> Victim:

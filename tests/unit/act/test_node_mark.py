@@ -187,7 +187,10 @@ class TestMarker:
         (said,) = caplog.messages
         assert said.endswith("patch nodes: 403 Forbidden: allow patch on nodes")
 
-    def test_a_server_that_hangs_delays_no_other(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_server_that_hangs_delays_no_other(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(NodeMarker, "close_s", 0.05)
         node = Node()
         node.let_through.clear()
         marker = NodeMarker(node, "taint")

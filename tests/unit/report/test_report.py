@@ -235,7 +235,7 @@ def test_an_answer_that_never_comes_does_not_keep_the_poster_open(caplog: pytest
         def create_event(self, *_: object, **__: object) -> None:
             over.wait()
 
-    poster = EventPoster(Hanging())
+    poster = EventPoster(Hanging(), close_s=0.05)
     poster.post(PodEvent("ns", "hangs", "u", "evictPodSuccess", "m"), 0.0)
     closer = threading.Thread(target=poster.close)
     closer.start()

@@ -88,9 +88,9 @@ def refuse(_line: bytes) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_writer_that_hangs_is_a_problem_after_a_second_and_is_left_behind_at_the_end() -> None:
+def test_a_writer_that_hangs_is_a_problem_after_its_time_and_is_left_behind_at_the_end() -> None:
     gate = Gate()
-    made = sink(gate.write)
+    made = sink(gate.write, stuck_s=0.3)
     assert made.put(b"one\n")
     assert made.problem is None
     until(lambda: made.problem, "a problem")
@@ -110,7 +110,7 @@ def test_what_is_refused_is_tried_again_and_written_once() -> None:
             raise answers.pop()
         taken.append(line)
 
-    made = sink(write)
+    made = sink(write, retry_s=0.05)
     made.put(b"one\n")
     made.put(b"two\n")
     until(lambda: made.problem == "No space left on device", "a problem")
