@@ -74,6 +74,20 @@ def test_each_has_what_is_below_it_without_page_cache_and_an_application_all_tha
     assert without.cached == {}
 
 
+def test_a_pod_of_one_container_has_its_own_memory_and_that(rig: Rig):
+    pod = rig.id("batch")
+    rig.groups = {pod: UsageGroup(pod, rig.path("batch"), "pod", "batch")}
+    rig.signals.scans = [
+        memcg(rig.ids[""], 0, 9),
+        memcg(pod, rig.ids[""], 9, 1),
+        memcg(rig.id("batch", "c"), pod, 8, 5),
+    ]
+    rig.measure()
+    memory = rig.memory()
+    memory.look(0)
+    assert pages(memory.held) == {pod: 6}
+
+
 def test_a_measurement_counts_for_ten_seconds(rig: Rig):
     rig.scanned(7, 20)
     rig.measure()
