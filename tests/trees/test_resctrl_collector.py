@@ -8,7 +8,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cpu.files import CpuManagerReader
 from koordebpf.collect.frame import frame_of
 from koordebpf.collect.resctrl.collector import ResctrlCollector
-from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.kube.cache.objects import ClusterState, Namespace, ObjectMeta
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.resctrl.measured import CLASSES
 
@@ -67,7 +67,10 @@ def test_a_malformed_cpu_manager_state_is_logged_once_and_again_after_a_good_one
     assert len(caplog.records) == 2
 
 
-def test_a_frame_of_namespaces_that_are_not_known_has_none():
+def test_a_frame_has_the_namespaces_that_are_known():
     measured = Measured(1, 1, NodeMeasure("machine", 1000, 1), (), ())
     for state in (None, ClusterState(1, 1, namespaces=None)):
         assert frame_of(state, measured, feature_gates={}, executor="none").namespaces == ()
+    known = (Namespace(ObjectMeta("team")),)
+    state = ClusterState(1, 1, namespaces=known)
+    assert frame_of(state, measured, feature_gates={}, executor="none").namespaces == known

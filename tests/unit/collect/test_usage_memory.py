@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.collect.scope import NodeScope
 from koordebpf.collect.usage import memory as module
-from koordebpf.collect.usage.groups import UsageGroup
+from koordebpf.collect.usage.groups import UsageGroup, UsageGroups
 from koordebpf.collect.usage.memory import OUTDATED_NS, GroupMemory
+from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.support.played_signals import StalledNode, memcg
 
@@ -152,3 +154,18 @@ def test_one_that_cannot_be_read_is_left_out(rig: Rig, text: str | None):
     memory.look(NS_PER_S)
     assert memory.held == {}
     memory.close()
+
+
+def test_groups_are_pods_named_containers_and_applications_that_are_there(rig: Rig):
+    status = PodStatus("Running", containerStatuses=[ContainerStatus("main", f"cri://{'a' * 64}")])
+    rig.watch.index.set_pods([Pod(ObjectMeta("web", "team", "web"), status=status)])
+    system = rig.make("system")
+    scope = NodeScope("machine", rig.watch.scope.hierarchy, rig.root, rig.ids[""])
+    groups = UsageGroups(scope, rig.watch.index)
+    assert groups.look({"system": "nginx", "gone": "none"})
+    assert {(each.kind, group) for group, each in groups.by_id.items()} == {
+        ("pod", rig.pod), ("container", rig.one), ("host_application", system),
+    }  # fmt: skip
+    assert set(groups.parts) == {rig.pod, system}
+    assert not groups.look({"system": "nginx", "gone": "none"})
+    assert groups.look({})
