@@ -70,3 +70,26 @@ def test_else_it_is_read_only_once_it_has_used_enough_for_a_throttling(bursty):
     assert not bursty.container(60).is_throttled
     bursty.used(50, 1, 1)
     assert bursty.container(100).is_throttled
+
+
+def test_of_counts_that_went_back_nothing_is_said_until_they_grow(bursty):
+    bursty.container(0)
+    bursty.used(500, 10, 8)
+    assert bursty.container(1000).throttled_ratio == 0.8
+    # Another cgroup has the path now: its throttlings are its own, and no share is below zero.
+    bursty.used(60, 2, 2)
+    made_again = bursty.container(1500)
+    assert (made_again.is_throttled, made_again.throttled_ratio) == (False, None)
+    bursty.used(160, 4, 3)
+    grown = bursty.container(2000)
+    assert (grown.is_throttled, grown.throttled_ratio) == (True, 0.5)
+
+
+@pytest.mark.parametrize("counts", [(9, 9), (11, 7)], ids=["fewer periods", "fewer throttled"])
+def test_either_count_that_went_back_is_that_of_another_cgroup(bursty, counts):
+    bursty.container(0)
+    bursty.used(500, 10, 8)
+    bursty.container(500)
+    bursty.used(20, *counts)
+    found = bursty.container(600)
+    assert (found.is_throttled, found.throttled_ratio) == (False, None)

@@ -65,6 +65,31 @@ def cpu_mounts(mounts: Mapping[str, ControllerMount], otherwise: ControllerMount
     return (accounting,) if cpu is None or cpu == accounting else (accounting, cpu)
 
 
+def counters_of(
+    number: int, rows: memoryview, groups: Sequence[int]
+) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+    """Return CPU time, and periods with those throttled, by cgroup id, of what this pass has seen.
+
+    Args:
+        number: of the pass. A row of an older one is of a cgroup that is gone.
+        rows: struct koord_cpu, one for each of `groups`.
+        groups: cgroup ids; 0: the row is of none.
+    """
+    with rows.cast("Q") as numbers:
+        usage_at, usages = numbers[0::CPU_WORDS].tolist(), numbers[1::CPU_WORDS].tolist()
+        throttle_at, periods = numbers[2::CPU_WORDS].tolist(), numbers[3::CPU_WORDS].tolist()
+        throttled = numbers[4::CPU_WORDS].tolist()
+    usage = {group: used for group, used, at in zip(groups, usages, usage_at, strict=True) if at == number}
+    throttling = {
+        group: (total, some)
+        for group, total, some, at in zip(groups, periods, throttled, throttle_at, strict=True)
+        if at == number and total
+    }
+    usage.pop(0, None)
+    throttling.pop(0, None)
+    return usage, throttling
+
+
 class ScannedCpu:
     """One pass over each hierarchy.
 
@@ -141,19 +166,8 @@ class ScannedCpu:
         t_ns, started_ns = time.monotonic_ns(), time.thread_time_ns()
         number, rows = self._scan.run(len(self._groups))
         took_ns = time.thread_time_ns() - started_ns
-        with rows, rows.cast("Q") as numbers:
-            usage_at, usages = numbers[0::CPU_WORDS].tolist(), numbers[1::CPU_WORDS].tolist()
-            throttle_at, periods = numbers[2::CPU_WORDS].tolist(), numbers[3::CPU_WORDS].tolist()
-            throttled = numbers[4::CPU_WORDS].tolist()
-        groups = self._groups
-        usage = {group: used for group, used, at in zip(groups, usages, usage_at, strict=True) if at == number}
-        throttling = {
-            group: (total, some)
-            for group, total, some, at in zip(groups, periods, throttled, throttle_at, strict=True)
-            if at == number and total
-        }
-        usage.pop(0, None)
-        throttling.pop(0, None)
+        with rows:
+            usage, throttling = counters_of(number, rows, self._groups)
         if len(usage) < len(self._slots):
             self._look_up_again(usage.keys())
         return CpuReading(t_ns, took_ns, usage, throttling)
