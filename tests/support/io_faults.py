@@ -3,7 +3,7 @@
     for fault in each_fault(tmp_path):
         with fault:
             …  # write files below fault.folder
-        …      # what has to hold for whoever reads them next
+        …      # what has to hold for the next reader
 
 The calls are those of `os` and of Python's files; what no fault is due for is done by the kernel, in real files.
 """
@@ -42,7 +42,7 @@ class Kind(enum.Enum):
 
 
 class Killed(BaseException):
-    """The process is no more: no `except` of what is tested may go on."""
+    """The process is no more: no `except` of what is tested may continue."""
 
 
 _ERRORS: Final = {
