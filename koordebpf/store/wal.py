@@ -122,8 +122,10 @@ class InFlight:
 
     def close(self) -> None:
         """Remove the file."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._fd)
+        try:
+            self._path.unlink(missing_ok=True)
+        finally:
+            os.close(self._fd)
 
     def _append(self, line: _Intent | _Progress | _Kill) -> bool:
         is_noted = self._write(msgspec.json.encode(line, enc_hook=str) + b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.http.deadlines import OpenConnections
 from koordebpf.kube.sources.api import ApiSource
 from tests.contract.apiserver import Cluster, Exchange, gives, let_it_spin, listing, pod, status, until
 from tests.contract.sources import PACE, Open
@@ -33,9 +35,11 @@ def only_watches(cluster: Cluster) -> int:
 
 def test_a_watch_is_asked_for_as_long_as_the_server_gives_by_itself(open_source: Open, cluster: Cluster) -> None:
     open_source(Pace())
-    until(lambda: cluster.pods.seen_watches and cluster.nodes.seen_watches, "watches")
-    for request in (*cluster.pods.seen_watches, *cluster.nodes.seen_watches):
-        assert 1800 <= int(request.query["timeoutSeconds"]) <= 3600
+    kinds = (cluster.pods, cluster.nodes, cluster.nodeslos, cluster.pdbs, cluster.topologies)
+    until(lambda: all(each.seen_watches for each in kinds), "watches")
+    asked_s = [int(each.seen_watches[0].query["timeoutSeconds"]) for each in kinds]
+    assert all(1800 <= each <= 3600 for each in asked_s)
+    assert len(set(asked_s)) > 1  # by chance: not all nodes ask again at once
 
 
 def test_bookmarks_keep_a_watch_open_and_the_list_fresh(open_source: Open, cluster: Cluster) -> None:
@@ -79,6 +83,32 @@ def test_a_watch_that_sent_bookmarks_and_falls_silent_is_broken(open_source: Ope
     said = until(lambda: next((p for p in source.state().problems if "pods" in p), None), "a problem")
     assert "has said nothing for 0.3 s" in said
     assert only_watches(cluster) == 1
+
+
+def test_what_may_be_quiet_is_broken_once_it_has_sent_a_bookmark_and_falls_silent(
+    open_source: Open, cluster: Cluster
+) -> None:
+    def falls_silent(exchange: Exchange) -> None:
+        exchange.stream()
+        exchange.event("BOOKMARK", bookmark(250) | {"kind": "Node"})
+        exchange.hold()
+
+    cluster.nodes.watches.append(falls_silent)
+    pace = msgspec.structs.replace(QUICK, silence_s=60.0, bookmarks_s=0.3, first_s=3600.0, cap_s=3600.0)
+    source = open_source(pace)
+    said = until(lambda: next((p for p in source.state().problems if "nodes" in p), None), "a problem")
+    assert "has said nothing for 0.3 s" in said
+    assert len(cluster.nodes.seen_watches) == 1
+
+
+def test_an_exchange_that_may_be_silent_for_less_time_is_cut_after_that() -> None:
+    wires = OpenConnections()
+    with wires.within(3600) as limit:
+        until(lambda: wires._next_s < math.inf, "the thread, which waits for an hour")
+        wires.expect(limit, 0.05)
+        until(lambda: limit.is_over, "the end")
+        assert limit.is_silent
+    wires.cut()
 
 
 def test_bytes_that_never_become_a_line_are_no_sign_of_life(open_source: Open, cluster: Cluster) -> None:

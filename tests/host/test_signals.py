@@ -12,6 +12,7 @@ import pytest
 
 from koordebpf.events.layout import decode_totals, kinds_mask
 from koordebpf.events.records import CgroupMkdir, CgroupRmdir, OomKill, ReclaimStall
+from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_controllers
 from koordebpf.units import KIB, PAGE_BYTES
 from tests.host.conftest import BACKEND, MakeSignals, make_child
 from tests.host.provoke import MIB, N, ReclaimSteps, holder, in_cgroup, records, set_limit, stall_of
@@ -214,6 +215,33 @@ def test_episodes_outside_the_node_cgroup_are_ignored(
     assert in_cgroup(outside, ReclaimSteps(trace_instance)) == 0
     assert stall_of(signals, outside) is None
     assert decode_totals(signals.totals()).ignored >= N
+
+
+def test_oom_kills_outside_the_node_cgroup_are_ignored(memory_cgroup: Path, make_signals: MakeSignals) -> None:
+    inside, outside = (make_child(memory_cgroup, name) for name in ("node", "other"))
+    set_limit(outside, 16 * MIB)
+    signals = make_signals(node=inside)
+    before = decode_totals(signals.totals())
+    assert os.waitstatus_to_exitcode(in_cgroup(outside, lambda: bytearray(64 * MIB))) == -9
+    assert not [r for r in records(signals) if isinstance(r, OomKill)]
+    after = decode_totals(signals.totals())
+    assert (after.oom_kills, after.ignored > before.ignored) == (before.oom_kills, True)
+
+
+def test_cgroups_of_other_hierarchies_are_not_reported(
+    memory_cgroup: Path, make_signals: MakeSignals, hierarchy: MemoryHierarchy
+) -> None:
+    if hierarchy.version != 1:
+        pytest.skip("not this kind of machine: cgroup v2 has one hierarchy")
+    signals = make_signals()
+    other = find_controllers()["pids"].mount_point / f"{memory_cgroup.parent.name}-{memory_cgroup.name}"
+    for path in (other, memory_cgroup / other.name):
+        path.mkdir()
+        path.rmdir()
+    seen = [r for r in records(signals) if isinstance(r, CgroupMkdir | CgroupRmdir) and r.name == other.name]
+    assert [(type(r), r.parent_id) for r in seen] == [
+        (kind, memory_cgroup.stat().st_ino) for kind in (CgroupMkdir, CgroupRmdir)
+    ]
 
 
 def test_a_full_ring_is_counted(memory_cgroup: Path, make_signals: MakeSignals) -> None:

@@ -101,6 +101,11 @@ class TestOwners:
         assert order(frame(pods, used=900), EvictSettings(spread_owners=False)) == ["a-1", "a-2", "b-1"]
         assert order(frame(pods, used=900), EvictSettings(strict_compat=True)) == ["a-1", "a-2", "b-1"]
 
+    def test_the_third_of_an_owner_counts_a_quarter(self):
+        pods = [pod(f"a-{n}", anon=101 - n, owner="a") for n in (1, 2, 3, 4)]
+        others = [pod(f"o-{anon}", anon=anon, owner=f"o-{anon}") for anon in (30, 20, 10)]
+        assert order(frame([*pods, *others], used=900)) == ["a-1", "a-2", "o-30", "a-3", "o-20", "a-4", "o-10"]
+
     def test_no_much_smaller_pod_is_evicted_for_it(self):
         small = [pod(f"s-{n}", anon=9, owner=f"s-{n}") for n in range(9)]
         pods = [pod("a-1", anon=100, owner="a"), pod("a-2", anon=90, owner="a"), *small]

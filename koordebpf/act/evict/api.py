@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import msgspec
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
+from koordebpf.kube.http.backoff import jittered
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
@@ -154,9 +154,9 @@ class RequestExecutor(Actuator):
     def _work(self) -> None:
         while (task := self._next()) is not None:
             if (outcome := self._send(task)) is None:
-                wait_s = self._limits.unknown_wait_s * 2 ** (task.tries - 1) * random.uniform(0.5, 1)
+                wait_s = self._limits.unknown_wait_s * 2 ** (task.tries - 1)
                 with self._changed:
-                    self._push(time.monotonic_ns() + int(wait_s * NS_PER_S), task)
+                    self._push(time.monotonic_ns() + int(jittered(wait_s) * NS_PER_S), task)
                 continue
             with self._changed:
                 self._in_flight.discard(outcome.uid)
@@ -208,8 +208,7 @@ class RequestExecutor(Actuator):
         with self._changed:
             refusals = self._busy.get(uid, (0, 0))[0]
             if retry_after_s is None:
-                ceiling_s = min(first_s * 2 ** min(refusals, _MOST_DOUBLINGS), cap_s)
-                retry_after_s = ceiling_s * random.uniform(0.5, 1)
+                retry_after_s = jittered(min(first_s * 2 ** min(refusals, _MOST_DOUBLINGS), cap_s))
             retry_at_ns = time.monotonic_ns() + int(retry_after_s * NS_PER_S)
             self._busy[uid] = (refusals + 1, retry_at_ns)
         return retry_at_ns

@@ -143,10 +143,12 @@ class Journal(Closing):
         """Give the lock back; an empty journal is removed."""
         if self._fd < 0:
             return
-        if not self._originals and not self._lost:
-            self.path.unlink(missing_ok=True)
-        os.close(self._fd)
-        self._fd = -1
+        try:
+            if not self._originals and not self._lost:
+                self.path.unlink(missing_ok=True)
+        finally:
+            os.close(self._fd)
+            self._fd = -1
 
     def _append(self, originals: Mapping[FileKey, Original | None]) -> None:
         size = os.fstat(self._fd).st_size

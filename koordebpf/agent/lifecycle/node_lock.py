@@ -108,8 +108,10 @@ class _Lock:
             os.pwrite(self._fd, f"process {os.getpid()} of {socket.gethostname()} since {since}\n".encode(), 0)
 
     def close(self) -> None:
-        self._path.unlink(missing_ok=True)
-        os.close(self._fd)
+        try:
+            self._path.unlink(missing_ok=True)
+        finally:
+            os.close(self._fd)
         with contextlib.suppress(OSError):
             self._folder.rmdir()  # not where something is left in it
 

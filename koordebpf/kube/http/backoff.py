@@ -5,11 +5,16 @@ from __future__ import annotations
 import random
 
 
-class Backoff:
-    """Waits that double from `first_s` up to `cap_s`, each shortened by up to a half at random.
+def jittered(wait_s: float) -> float:
+    """Shorten a wait by up to a half at random.
 
-    The jitter keeps the agents of a thousand nodes from returning together to an API server that was just restarted.
+    It keeps the agents of a thousand nodes from returning together to an API server that was just restarted.
     """
+    return wait_s * random.uniform(0.5, 1.0)
+
+
+class Backoff:
+    """Waits that double from `first_s` up to `cap_s`, each with jitter."""
 
     def __init__(self, first_s: float, cap_s: float) -> None:
         self._first_s = first_s
@@ -20,7 +25,7 @@ class Backoff:
         """Return the wait before the next try."""
         ceiling_s = self._next_s
         self._next_s = min(self._next_s * 2, self._cap_s)
-        return ceiling_s * random.uniform(0.5, 1.0)
+        return jittered(ceiling_s)
 
     def reset(self) -> None:
         """Start over: something worked."""

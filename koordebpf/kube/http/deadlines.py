@@ -112,6 +112,14 @@ class OpenConnections:
             with self._changed:
                 self._limits.discard(limit)
 
+    def expect(self, limit: Limit, silence_s: float) -> None:
+        """From now on let an exchange be silent for no longer than that."""
+        with self._changed:
+            limit.silence_s = min(limit.silence_s, silence_s)
+            limit.alive()
+            if limit.ends_s < self._next_s:
+                self._changed.notify()
+
     def end(self, limit: Limit) -> None:
         """End one exchange before its time; its sockets are cut."""
         with self._changed:
@@ -152,8 +160,8 @@ class OpenExchange:
         self._wires.end(self._limit)
 
     def expect(self, silence_s: float) -> None:
-        """From the next sign of life on let it be silent for no longer than that."""
-        self._limit.silence_s = min(self._limit.silence_s, silence_s)
+        """From now on, which is a sign of life, let it be silent for no longer than that."""
+        self._wires.expect(self._limit, silence_s)
 
 
 def _shut(sockets: Iterable[socket.socket]) -> None:

@@ -7,6 +7,7 @@ Bounds:  a file has at most the budget of the series and their keys, a frame 16 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
@@ -106,7 +107,8 @@ class SnapshotWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a broken disk: the next one begins with an empty file
+                self._part.unlink(missing_ok=True)
 
     def _failed(self, error: OSError) -> None:
         self.cancel()

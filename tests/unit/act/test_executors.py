@@ -19,6 +19,7 @@ from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
+from tests.contract.apiserver import until
 
 QUICK = ApiLimits(unknown_wait_s=0.001, unknown_tries=3, close_s=0.05)
 
@@ -127,6 +128,37 @@ def test_a_pod_that_is_refused_for_days_is_still_answered_for(desk: Callable[[Ap
     d.executor._busy["u-spark-1"] = (1100, 0)  # so often, half a minute each
     d.executor.submit(victim(), 1)
     assert d.answer().result is Result.REFUSED
+
+
+@pytest.mark.parametrize(("is_denied", "ceiling_s"), [(False, 1), (True, 10)])
+def test_pods_that_were_refused_together_are_not_sent_together(
+    is_denied: bool, ceiling_s: int, desk: Callable[[Api], Desk]
+) -> None:
+    d, before_ns = desk(Api()), time.monotonic_ns()
+    waits_s = [(d.executor._note_busy(f"u{n}", None, is_denied=is_denied) - before_ns) / NS_PER_S for n in range(200)]
+    assert ceiling_s / 2 <= min(waits_s) < 0.6 * ceiling_s and max(waits_s) > 0.9 * ceiling_s
+
+
+def test_evictions_without_an_answer_are_not_sent_again_together() -> None:
+    outcomes, before_ns = OutcomeQueue(lambda: None), time.monotonic_ns()
+    api = Api(*(KubeError("500", retry=True) for _ in range(50)))
+    executor = ApiExecutor(api, outcomes, limits=replace(QUICK, unknown_wait_s=600.0), enforce=True)
+    for number in range(50):
+        executor.submit(victim(f"v{number}"), 1)
+    until(lambda: len(api.calls) == len(executor._due) == 50, "fifty waits")
+    waits_s = [(due_ns - before_ns) / NS_PER_S for due_ns, _, _ in executor._due]
+    executor.close()
+    assert min(waits_s) < 400 and max(waits_s) > 500
+
+
+def test_a_pod_that_was_evicted_is_no_longer_one_that_was_refused(desk: Callable[[Api], Desk]) -> None:
+    d = desk(Api(None, KubeBusy("disruption budget", None)))
+    d.executor._busy["u-spark-1"] = (10, 0)  # so often
+    d.executor.submit(victim(), 1)
+    assert d.answer().result is Result.DONE
+    d.executor.submit(victim(), 2)
+    answer = d.answer()
+    assert answer.retry_at_ns is not None and answer.retry_at_ns <= time.monotonic_ns() + NS_PER_S
 
 
 def test_what_a_policy_denies_is_no_matter_of_rbac(desk: Callable[[Api], Desk]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -229,3 +230,14 @@ def test_a_full_pipe_takes_no_line_and_blocks_no_writer() -> None:
         assert made.close(1)
     finally:
         pipe.close()
+
+
+def test_a_line_that_comes_back_to_a_full_queue_is_counted() -> None:
+    def write(line: bytes) -> None:
+        if line == b"first":
+            sink.put(b"second")  # meanwhile
+        raise OSError(errno.ENOSPC, "full")
+
+    sink = LineSink(write, "audit", max_lines=1)
+    sink.put(b"first")
+    assert (sink.waiting, sink.dropped) == (1, 1)

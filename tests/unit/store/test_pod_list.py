@@ -67,6 +67,17 @@ def test_a_list_of_another_node_another_boot_or_too_old_is_none(opened: Any, pat
     assert opened().state is None
 
 
+def test_a_list_of_the_future_is_none(opened: Any) -> None:
+    opened()._write(state(A.pod, age_s=-60), {})
+    assert opened().state is None
+
+
+def test_a_thousand_pods_are_kept_at_most(opened: Any) -> None:
+    opened()._write(state(*[A.pod] * 1001), {})
+    found = opened()
+    assert found.state is not None and len(found.state.pods) == 1000
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from koordebpf.clock import Clock, Due, SystemClock
 from koordebpf.errors import ConfigError
+from koordebpf.kube.http.backoff import jittered
 from koordebpf.policy.node_metric.render import Rendering, Reported, with_prediction
 from koordebpf.policy.node_metric.sending import Report
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
@@ -107,7 +108,7 @@ class NodeMetricJob:
         # The second one comes by chance, so that nodes that started together do not report together.
         self._made += 1
         again_ns = self._period_ns()
-        self._due.done(now_ns, int(again_ns * random.uniform(0.5, 1.0)) if self._made == 1 else again_ns)
+        self._due.done(now_ns, int(jittered(again_ns)) if self._made == 1 else again_ns)
         spec = self._known.spec
         reported = Reported(
             now_ns=now_ns,
