@@ -152,14 +152,17 @@ class RequestExecutor(Actuator):
 
     def _work(self) -> None:
         while (task := self._next()) is not None:
-            if (outcome := self._send(task)) is None:
-                wait_s = self._limits.unknown_wait_s * 2 ** (task.tries - 1) * random.uniform(0.5, 1)
-                with self._changed:
-                    self._push(time.monotonic_ns() + int(wait_s * NS_PER_S), task)
-                continue
+            self._do(task)
+
+    def _do(self, task: _Task) -> None:
+        if (outcome := self._send(task)) is None:
+            wait_s = self._limits.unknown_wait_s * 2 ** (task.tries - 1) * random.uniform(0.5, 1)
             with self._changed:
-                self._in_flight.discard(outcome.uid)
-            self._outcomes.put(outcome)
+                self._push(time.monotonic_ns() + int(wait_s * NS_PER_S), task)
+            return
+        with self._changed:
+            self._in_flight.discard(outcome.uid)
+        self._outcomes.put(outcome)
 
     # None: the outcome is unknown and the same request is sent again later.
     def _send(self, task: _Task) -> Outcome | None:
