@@ -115,6 +115,19 @@ def test_an_eviction_whose_answer_was_cut_counts_as_done(make: Make) -> None:
     assert results(node) == [Result.DONE]
 
 
+@pytest.mark.parametrize("status", [429, 403, 503])
+def test_an_eviction_that_was_cut_and_then_refused_counts_in_the_budget(make: Make, status: int) -> None:
+    node = make(guards=GuardLimits(evictions_per_minute=1, useless_after=None))
+    node.server.answers.extend([CUT_AFTER, status])
+    node.hold(hog=700)
+    node.run(5)
+    assert gone(node, "hog")
+    node.hold(other=800)
+    node.run(5)
+    assert "1 evictions in the last minute already" in held(node)
+    assert gone(node, "hog")
+
+
 def test_who_is_refused_is_asked_for_again_in_its_time_and_another_serves_meanwhile(make: Make) -> None:
     node = make()
     node.server.answers.append(429)

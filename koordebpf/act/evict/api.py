@@ -71,7 +71,7 @@ class RequestExecutor(Actuator):
 
     A pod refused by 429, or by 403 for longer, is not sent again before `retry_at_ns`: another candidate may serve
     meanwhile, and whether it is still needed then is the next round's decision. Only an unknown outcome (5xx, time-out,
-    cut connection) is sent again from here.
+    cut connection) is sent again from here. One that is refused after that has failed: it may have been done.
     """
 
     def __init__(
@@ -175,11 +175,11 @@ class RequestExecutor(Actuator):
             self._ask(pod.namespace, pod.name, pod.uid, timeout_s=self._limits.timeout_s, grace_s=task.victim.grace_s)
         except KubeBusy as error:
             retry_at_ns = self._note_busy(pod.uid, error.retry_after_s)
-            result, detail = Result.REFUSED, str(error)
+            result, detail = _refused(task, str(error))
         except KubeDenied as error:
             retry_at_ns = self._note_busy(pod.uid, None, is_denied=True)
             remedy = "" if error.by_policy else f": allow {error.verb} on {error.resource}"
-            result, detail = Result.REFUSED, f"{error}{remedy}"
+            result, detail = _refused(task, f"{error}{remedy}")
         except KubeGone as error:
             # After a try with unknown outcome this is how our own success looks.
             result = Result.GONE if task.tries == 1 else Result.DONE
@@ -215,6 +215,13 @@ class RequestExecutor(Actuator):
             retry_at_ns = time.monotonic_ns() + int(retry_after_s * NS_PER_S)
             self._busy[uid] = (refusals + 1, retry_at_ns)
         return retry_at_ns
+
+
+# A refusal says nothing of the tries before it: one of them may have been done, and counts as an eviction.
+def _refused(task: _Task, why: str) -> tuple[Result, str]:
+    if task.tries == 1:
+        return Result.REFUSED, why
+    return Result.FAILED, f"{why} (tried {task.tries} times; whether an earlier try was done is not known)"
 
 
 class ApiExecutor(RequestExecutor):
