@@ -157,7 +157,7 @@ class FakeRuntime:
 
 
 class SteppedApiExecutor(ApiExecutor):
-    """The same without threads: what is due is sent when it is told to."""
+    """The same without threads: what is due is sent by `step`."""
 
     def __init__(self, *args: Any, limits: ApiLimits | None = None, **kwargs: Any) -> None:
         super().__init__(*args, limits=msgspec.structs.replace(limits or ApiLimits(), workers=0), **kwargs)

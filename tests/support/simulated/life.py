@@ -134,7 +134,7 @@ class Life:
 
     # What happens.
     def _events(self) -> list[Callable[[], None]]:
-        found = [self._pod_comes] * 2 + [self._grows] * 3 + [self._pod_goes, self._shrinks, self._slo_changes]
+        found = [self._pod_comes] * 2 + [self._grows] * 3 + [self._pod_ends, self._shrinks, self._slo_changes]
         found += [self._server_is_lost, self._writes_junk, self._sleeps, self._stops]
         is_asked = self.node.config.executor == "api"
         found += [self._server_answers] * 3 + [self._server_is_slow] if is_asked else [self._runtime_fails] * 3
@@ -156,12 +156,12 @@ class Life:
             self._comes(self.random.choice(["be", "be", "be", *sorted(_KINDS)]))
             self.node.hold()
 
-    def _pod_goes(self) -> None:
+    def _pod_ends(self) -> None:
         if self.node.pods:
             name = self.random.choice(sorted(self.node.pods))
             self.node.remove(name)
             self.node.hold()
-            self._say(f"{name} goes")
+            self._say(f"{name} ends")
 
     def _grows(self) -> None:
         self._moves(self.random.randrange(300, 800))
