@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,18 @@ def test_a_successor_has_the_rest_of_the_minutes_budget(make: Make, way: str) ->
     assert "1 evictions in the last minute already" in held(node)
     node.run(60)
     assert gone(node, "hog", "other")
+
+
+def test_a_value_that_was_written_and_could_not_be_read_back_is_no_other_processs(make: Make) -> None:
+    node = make(gates={"CgroupReconcile": True})
+    memory_min = node.tree.node / "kubepods" / "memory.min"
+    node.faults.fail_after_write(memory_min, errno.ENOMEM)
+    node.set_slo(70, resourceQOSStrategy={"lsClass": {"memoryQOS": {"enable": True, "minLimitPercent": 50}}})
+    node.run(90)
+    assert "ENOMEM" in node.faults.happened[0]
+    assert memory_min.read_text() != "0\n"
+    node.stop()
+    assert node.tree.changed() == []
 
 
 @pytest.mark.parametrize("calls", range(0, 400, 50))

@@ -31,12 +31,17 @@ class Faults:
         self.happened: list[str] = []
         self._kernel = f"{kernel}/"
         self._at: dict[int, str | int] = {}
+        self._after: dict[str, int] = {}  # by the file's path
         self._fds: set[int] = set()  # the agent's
         self._others = _inotify_fds()  # not opened by os.open
 
     def plan(self, after_calls: int, what: str | int) -> None:
         """Let the call after so many others fail with this errno, or be the agent's `DEATH`."""
         self._at[self.calls + after_calls + 1] = what
+
+    def fail_after_write(self, path: Path, number: int) -> None:
+        """Let the call after the next write to a file of the kernel fail with this errno."""
+        self._after[str(path)] = number
 
     def forget(self) -> None:
         """Let nothing that is planned happen."""
@@ -116,6 +121,8 @@ class Faults:
                 text = data.rstrip(b"\n") + b"\n"
                 os.truncate(fd, 0)
                 os.pwrite(fd, text, 0)
+                if (number := self._after.pop(_name(fd), None)) is not None:
+                    self.plan(0, number)
                 return len(data)
             return counted(fd, data)
 
