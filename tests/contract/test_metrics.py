@@ -226,7 +226,7 @@ def metrics() -> AgentMetrics:
     metrics.node.capacity_bytes = 1 << 30
     metrics.node.series = series_metrics()
     metrics.node.resctrl = (MonitoredDomain("BE", 0, 4096, 8192, None),)
-    metrics.node.protected_bytes = {("memory.min", "Burstable"): 4096}
+    metrics.node.protected_bytes = {"memory.min": {"Burstable": 4096}}
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.node.marks = {"BEMemoryEvict": {"threshold": 1 << 29, "lower": 1 << 28}}
     metrics.decision.closed_guards = ("pods_stale",)

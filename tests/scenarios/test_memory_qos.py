@@ -79,9 +79,7 @@ def test_pods_containers_and_directories_are_protected() -> None:
     assert plan.strategies["memoryQos"].reason == "memory QoS: 6 cgroups"
     made = MEMORY_QOS.decide(view_of_frame(frame(pod("a"), pod("b"))), Empty(), MemoryQosSettings())
     assert made.protected_bytes == {
-        (file.value, kube_qos): value
-        for kube_qos in ("Guaranteed", "Burstable")
-        for file, value in ((MIN, 2 * fifth), (LOW, 2 * half))
+        file.value: {"Guaranteed": value, "Burstable": value} for file, value in ((MIN, 2 * fifth), (LOW, 2 * half))
     }
 
 

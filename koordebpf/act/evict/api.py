@@ -72,7 +72,7 @@ class RequestExecutor(Actuator):
 
     A pod refused by 429, or by 403 for longer, is not sent again before `retry_at_ns`: another candidate may serve
     meanwhile, and whether it is still needed then is the next round's decision. Only an unknown outcome (5xx, time-out,
-    cut connection) is sent again from here.
+    cut connection) is sent again from here. One that is refused after that has failed: it may have been done.
     """
 
     def __init__(
@@ -153,14 +153,17 @@ class RequestExecutor(Actuator):
 
     def _work(self) -> None:
         while (task := self._next()) is not None:
-            if (outcome := self._send(task)) is None:
-                wait_s = self._limits.unknown_wait_s * 2 ** (task.tries - 1)
-                with self._changed:
-                    self._push(time.monotonic_ns() + int(jittered(wait_s) * NS_PER_S), task)
-                continue
+            self._do(task)
+
+    def _do(self, task: _Task) -> None:
+        if (outcome := self._send(task)) is None:
+            wait_s = jittered(self._limits.unknown_wait_s * 2 ** (task.tries - 1))
             with self._changed:
-                self._in_flight.discard(outcome.uid)
-            self._outcomes.put(outcome)
+                self._push(time.monotonic_ns() + int(wait_s * NS_PER_S), task)
+            return
+        with self._changed:
+            self._in_flight.discard(outcome.uid)
+        self._outcomes.put(outcome)
 
     # None: the outcome is unknown and the same request is sent again later.
     def _send(self, task: _Task) -> Outcome | None:
@@ -173,11 +176,11 @@ class RequestExecutor(Actuator):
             self._ask(pod.namespace, pod.name, pod.uid, timeout_s=self._limits.timeout_s, grace_s=task.victim.grace_s)
         except KubeBusy as error:
             retry_at_ns = self._note_busy(pod.uid, error.retry_after_s)
-            result, detail = Result.REFUSED, str(error)
+            result, detail = _refused(task, str(error))
         except KubeDenied as error:
             retry_at_ns = self._note_busy(pod.uid, None, is_denied=True)
             remedy = "" if error.by_policy else f": allow {error.verb} on {error.resource}"
-            result, detail = Result.REFUSED, f"{error}{remedy}"
+            result, detail = _refused(task, f"{error}{remedy}")
         except KubeGone as error:
             # After a try with unknown outcome this is how our own success looks.
             result = Result.GONE if task.tries == 1 else Result.DONE
@@ -212,6 +215,13 @@ class RequestExecutor(Actuator):
             retry_at_ns = time.monotonic_ns() + int(retry_after_s * NS_PER_S)
             self._busy[uid] = (refusals + 1, retry_at_ns)
         return retry_at_ns
+
+
+# A refusal says nothing of the tries before it: one of them may have been done, and counts as an eviction.
+def _refused(task: _Task, why: str) -> tuple[Result, str]:
+    if task.tries == 1:
+        return Result.REFUSED, why
+    return Result.FAILED, f"{why} (tried {task.tries} times; whether an earlier try was done is not known)"
 
 
 class ApiExecutor(RequestExecutor):

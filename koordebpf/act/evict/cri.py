@@ -136,15 +136,18 @@ class CriExecutor(Actuator):
                 continue
             if work is None:
                 return
-            victim, decided_ns, known = work
-            try:
-                outcome = self._stop(victim, decided_ns, known)
-            except Exception as error:  # a dead worker would leave every later victim running
-                detail = str(error) if isinstance(error, KubeError) else f"{type(error).__name__}: {error}"
-                outcome = self._failed(victim, decided_ns, None, detail)
-            with self._lock:
-                self._in_flight.pop(victim.candidate.uid, None)
-            self._outcomes.put(outcome)
+            self._do(work)
+
+    def _do(self, work: _Work) -> None:
+        victim, decided_ns, known = work
+        try:
+            outcome = self._stop(victim, decided_ns, known)
+        except Exception as error:  # a dead worker would leave every later victim running
+            detail = str(error) if isinstance(error, KubeError) else f"{type(error).__name__}: {error}"
+            outcome = self._failed(victim, decided_ns, None, detail)
+        with self._lock:
+            self._in_flight.pop(victim.candidate.uid, None)
+        self._outcomes.put(outcome)
 
     def _warm(self) -> None:
         try:

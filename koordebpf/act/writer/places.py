@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -208,13 +208,22 @@ def look(places: Places, key: FileKey, now_ns: int, before: Held | None = None) 
         raise Unusable(*_classify(error, key)) from None
 
 
-def written(places: Places, key: FileKey, held: Held, texts: Sequence[str], now_ns: int) -> Held:
+def written(
+    places: Places,
+    key: FileKey,
+    held: Held,
+    texts: Sequence[str],
+    now_ns: int,
+    wrote: Callable[[str], object] = lambda _: None,
+) -> Held:
     """Write `texts` to the file that was looked at, each by a write(2) of its own; return what it holds then.
+
+    `wrote` gets each text that was written, whatever follows.
 
     Raises: Unusable: it was not written, or cannot be read any more.
     """
     try:
-        after = write_kernel_file(held.path, texts, None if isinstance(key[1], Sysctl) else held.inode)
+        after = write_kernel_file(held.path, texts, None if isinstance(key[1], Sysctl) else held.inode, wrote)
         return Held(held.path, after, held.inode, places.parse(key, after), now_ns, is_ours=True)
     except (CgroupGone, OSError, KernelFileError) as error:
         raise Unusable(*_classify(error, key)) from error

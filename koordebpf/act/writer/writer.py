@@ -318,17 +318,17 @@ class CgroupWriter:
         if held is None:
             return  # an earlier step failed
         texts = self._places.writes(step.key, held.value, step.value)
-        old, text = held.text, "\n".join(texts)
+        old, text, done = held.text, "\n".join(texts), list[str]()
         try:
-            after = written(self._places, step.key, held, texts, call.now_ns)
+            after = written(self._places, step.key, held, texts, call.now_ns, done.append)
         except Unusable as error:
             is_quota = self._cut is not None and step.key[1] is CgroupFile.CPU_QUOTA
             if is_quota and error.detail == "EINVAL" and not call.looks_below:
                 call.quota_refused = True
                 return
             del self._held[step.key]
-            if len(texts) > 1:
-                self.seen.forget([step.key])  # some of its rows may be ours
+            if done:
+                self.seen.forget([step.key])  # what it holds may be ours
             self._fail(call, step.key, held, error.result, error.detail, new=text)
             return
         self._held[step.key] = after

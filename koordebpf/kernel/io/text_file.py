@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -81,8 +81,12 @@ class OpenKernelFiles:
             self.close(path)
 
 
-def write_kernel_file(path: Path, texts: Sequence[str], inode: int | None) -> str:
+def write_kernel_file(
+    path: Path, texts: Sequence[str], inode: int | None, wrote: Callable[[str], object] = lambda _: None
+) -> str:
     """Write each text with one write(2) to the file that has this inode, None: any; return what it holds then.
+
+    `wrote` gets each text that was written: what follows may fail.
 
     Raises:  CgroupGone: it is gone, or another one has its name. OSError: what the kernel says against it.
     """
@@ -94,6 +98,7 @@ def write_kernel_file(path: Path, texts: Sequence[str], inode: int | None) -> st
             raise CgroupGone(str(path.parent))
         for text in texts:
             os.write(fd, text.encode())
+            wrote(text)
         return _read(fd, path)
     except OSError as error:
         # ENODEV may mean the device that the text names, too: a removed cgroup answers so to a read as well.

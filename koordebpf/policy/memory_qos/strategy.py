@@ -23,11 +23,11 @@ from koordebpf.state.view import NodeView
 class MemoryQosDecision(Decision[Empty], frozen=True, kw_only=True):
     """The decision with what of the node's objects cannot be used, and the rules that it was made by.
 
-    `protected_bytes`  of the Kubernetes QoS directories, by the file's name and the class.
+    `protected_bytes`  of the Kubernetes QoS directories, by the file's name, then by the class.
     """
 
     problems: tuple[str, ...] = ()
-    protected_bytes: Mapping[tuple[str, str], int] = {}
+    protected_bytes: Mapping[str, Mapping[str, int]] = {}
     rules: MemoryQosRules = MemoryQosRules()
 
 
@@ -75,13 +75,13 @@ class WantedOfNode:
         return self._writes, tuple(problem for part in self._parts for problem in part.problems)
 
 
-def _protected(view: MemoryQosView, writes: tuple[CgroupWrite, ...]) -> dict[tuple[str, str], int]:
+def _protected(view: MemoryQosView, writes: tuple[CgroupWrite, ...]) -> dict[str, dict[str, int]]:
     classes = {path: kube_qos for kube_qos, path in view.measured.directories.items()}
-    return {
-        (each.file.value, classes[each.path]): each.value
-        for each in writes[: len(classes) * len(CgroupFile)]  # theirs come first
-        if each.path in classes and each.file in (MIN, LOW) and isinstance(each.value, int)
-    }
+    protected: dict[str, dict[str, int]] = {}
+    for each in writes[: len(classes) * len(CgroupFile)]:  # theirs come first
+        if each.path in classes and each.file in (MIN, LOW) and isinstance(each.value, int):
+            protected.setdefault(each.file.value, {})[classes[each.path]] = each.value
+    return protected
 
 
 _WANTED = WantedOfNode()

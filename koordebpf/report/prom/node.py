@@ -36,7 +36,7 @@ class NodeMetrics:
         self.series: SeriesMetrics | None = None
         self.resctrl: tuple[MonitoredDomain, ...] = ()
         self.qos: list[MetricFamilies] = []  # of those whose gate is on
-        self.protected_bytes: Mapping[tuple[str, str], int] = {}  # file and Kubernetes QoS; empty: no memory QoS
+        self.protected_bytes: Mapping[str, Mapping[str, int]] = {}  # by file, then Kubernetes QoS; empty: no memory QoS
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
@@ -57,8 +57,9 @@ class NodeMetrics:
         if protected := self.protected_bytes:
             text = "Memory that memory QoS protects, in a dry run would; Guaranteed has that of all pods."
             family = GaugeMetricFamily("koordebpf_protected_bytes", text, labels=["file", "kube_qos"])
-            for labels, value in protected.items():
-                family.add_metric(labels, value)
+            for file, by_qos in protected.items():
+                for kube_qos, value in by_qos.items():
+                    family.add_metric((file, kube_qos), value)
             yield family
 
 
