@@ -26,6 +26,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from tests import changed, imports
 from tests.mutant import ROOT, Mutant, mutants_of
@@ -156,9 +157,10 @@ def _command(modules: Sequence[str], options: Sequence[str], *, stops: bool = Tr
     return ["nice", "-n", "10", *command, *modules]
 
 
-def _end(*_: object) -> None:
+def _end(folder: str) -> NoReturn:
     for process in list(_running):
         os.killpg(process.pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(128 + signal.SIGTERM)  # threads wait for more
 
 
@@ -291,11 +293,11 @@ def _print(at: str, mutant: Mutant, result: str) -> None:
 def main(arguments: list[str]) -> int:
     """Print what became of each mutant, and a table; return 1 where too few were killed."""
     asked, started = _asked(arguments), time.monotonic()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end)
     mutants = chosen(asked.count, asked.seed, asked.paths)
     tests = Tests(imports.graph(imports.sources()), {each.path for each in mutants})
     with tempfile.TemporaryDirectory(prefix="koordebpf-mutate-") as name:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: _end(name))
         copies = [copied(Path(name) / str(at)) for at in range(max(os.cpu_count() or 1, 2))]
         for failed in tests.measure(copies):
             print(f"left out, fails without any mutant: {failed}")
