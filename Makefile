@@ -45,8 +45,8 @@ test-minors: setup ## Run a few tests on each Kubernetes; MINORS="1.36 1.37": th
 cover: setup ## Gate coverage of pure code (3 minutes); LIVE=1: show agent, act, kube.
 	@$(PYTHON) -m tests.cover $(if $(LIVE),--live,--gate)
 
-mutate: setup ## Change pure code at random and see whether tests notice (10 minutes).
-	@$(PYTHON) -m tests.mutate
+mutate: setup ## Change code at random and see whether tests notice; ROOM=kube: there, CHANGED=1: what differs from main.
+	@$(PYTHON) -m tests.mutate $(if $(ROOM),--room $(ROOM)) $(if $(CHANGED),--changed)
 
 test-python: setup ## Run pure tests on the oldest and the newest Python.
 	@$(PYTHON) -m tests.pythons

@@ -1,124 +1,84 @@
-"""Change the code of pure rooms at random, one place at a time, and see whether a test notices: `make mutate`.
+"""Change the package at random, one place at a time, and see whether a test notices: `make mutate`.
 
-Each mutant is a copy of the package with one comparison, condition, bound, order or operator changed. It runs against
-the tests of its room first, then against all that need nothing. `python -m tests.mutate [COUNT] [--seed N]` says how
-many tests killed, and lists the survivors; those of tests/mutants.txt are known to change nothing.
+Each mutant is a copy of the repository with one comparison, condition, bound, order or operator changed (mutant.py). It
+runs against the quick tests that import its module directly, then against all others that reach it by imports, of the
+folders that need neither root nor a cluster. `python -m tests.mutate [COUNT] [--seed N]` lists the survivors, and what
+was killed by room. `--of FILE…`, `--changed` and `--room NAME…` mutate only these.
+
+A test that takes longer than four times the slowest of a run without any mutant is a timeout. Its mutant is tried
+once more, alone, with four times that; where it takes longer again, it hangs: neither killed nor survived. What fails
+without any mutant is left out, and named. Mutants of tests/mutants.txt change nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import concurrent.futures
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import changed, imports
+from tests.mutant import ROOT, Mutant, mutants_of
+
 KNOWN = Path(__file__).with_name("mutants.txt")
-# Room → the tests that are to notice; then all of `_REST`.
-ROOMS = {
-    "koordebpf/policy": ("tests/unit/policy", "tests/scenarios"),
-    "koordebpf/state": ("tests/unit/state", "tests/scenarios"),
-    "koordebpf/slo": ("tests/unit/slo", "tests/unit/state"),
-    "koordebpf/attribution": ("tests/unit/attribution", "tests/golden"),
-    "koordebpf/policy/guards": ("tests/unit/act", "tests/unit/policy"),
-}
-_REST = ("tests/unit", "tests/scenarios", "tests/golden", "tests/trees", "tests/properties")
+FOLDERS = ("unit", "trees", "golden", "scenarios", "properties", "contract")
+KILLED, SURVIVED, HANGS, TIMEOUT = "killed", "survived", "hangs", "timeout"
+LEAST_PERCENT, LEAST_OF_ROOM = 90, 80
 _A_FILE = 3  # at most so many of one file: the large ones would take all
-_LEAST_PERCENT = 95
-_TIMEOUT_S = 240
-_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-}
-_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult,
-}
-_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_OF_ROOM = 4  # at least so many of each room, where it has as many
+_LEAST_TEST_S = 20  # the limit of a test, where four times the slowest is less
+_START_S = 60  # of Python and of pytest, on a busy machine
+_TIMES = 4
+_MANY = 4  # modules of contract, which wait two thirds of their time: then in two processes
+_running: set[subprocess.Popen[bytes]] = set()
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One changed place: the file's new source, and what was there and is there now."""
-
-    path: str
-    line: int
-    old: str
-    new: str
-    source: str
-
-    @property
-    def key(self) -> str:
-        """Return what it is called in the list of those that change nothing; the line's number may change."""
-        return f"{self.path}: {self.old} -> {self.new}"
+def room_of(path: str) -> str:
+    """Return the folder of the package that a module is in; the package itself for one at its top."""
+    _, *folders, _ = path.split("/")
+    return folders[0] if folders else "koordebpf"
 
 
-def mutants_of(path: Path) -> Iterator[Mutant]:
-    """Yield every mutant of a file."""
-    source = path.read_text()
-    name = path.relative_to(ROOT).as_posix()
-    tree = ast.parse(source)
-    # Before Python 3.12 the places of what stands in an f-string are not those of the file.
-    in_text = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
-    for node in ast.walk(tree):
-        for changed in _changes(node) if id(node) not in in_text else ():
-            old = ast.get_source_segment(source, node)
-            if old is None or "\n" in old or not isinstance(node, ast.expr) or node.end_col_offset is None:
-                continue
-            lines = source.splitlines(keepends=True)
-            text = lines[node.lineno - 1].encode()
-            new = ast.unparse(changed)
-            whole = text[: node.col_offset] + f"({new})".encode() + text[node.end_col_offset :]
-            lines[node.lineno - 1] = whole.decode()
-            yield Mutant(name, node.lineno, old, new, "".join(lines))
-
-
-def _changes(node: ast.AST) -> Iterator[ast.expr]:
-    match node:
-        case ast.Compare(left=left, ops=[op, *more], comparators=comparators) if type(op) in _COMPARISONS:
-            yield ast.Compare(left, [_COMPARISONS[type(op)](), *more], comparators)
-        case ast.BoolOp(op=op, values=values):
-            for at in range(len(values)):
-                rest = [value for place, value in enumerate(values) if place != at]
-                yield rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            yield ast.BinOp(left, _OPERATORS[type(op)](), right)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield operand
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _NAMES:
-            yield ast.Call(ast.Name(_NAMES[name]), args, keywords)
-        case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            yield ast.Constant(value + 1)
-
-
-def chosen(count: int, seed: int) -> list[Mutant]:
-    """Return so many mutants, of each room by its size."""
+def chosen(count: int, seed: int, paths: Iterable[str]) -> list[Mutant]:
+    """Return so many mutants of these modules: of each room by its size, and of each at least some."""
     chance = random.Random(seed)
-    files = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if path.stat().st_size]
+    rooms: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(paths):
+        rooms[room_of(path)].append(path)
+    sizes = {path: (ROOT / path).stat().st_size for of_room in rooms.values() for path in of_room}
+    all_of_them = sum(sizes.values())
     found: list[Mutant] = []
-    for path in files:
-        of_file = [each for each in mutants_of(path) if each.key not in known()]
-        found += chance.sample(of_file, min(_A_FILE, len(of_file)))
-    return chance.sample(found, min(count, len(found)))
+    for _, of_room in sorted(rooms.items()):
+        share = round(count * sum(sizes[path] for path in of_room) / max(all_of_them, 1))
+        found += _of_room(chance, {path: sizes[path] for path in of_room}, max(share, _OF_ROOM))
+    return found
+
+
+def _of_room(chance: random.Random, sizes: Mapping[str, int], count: int) -> list[Mutant]:
+    left: dict[str, list[Mutant]] = {}
+    found: list[Mutant] = []
+    sizes = {path: size for path, size in sizes.items() if size}
+    while sizes and len(found) < count:
+        (path,) = chance.choices(list(sizes), list(sizes.values()))
+        if path not in left:
+            every = [each for each in mutants_of(ROOT / path) if each.key not in known()]
+            left[path] = chance.sample(every, min(_A_FILE, len(every)))
+        if left[path]:
+            found.append(left[path].pop())
+        if not left[path]:
+            sizes = {each: size for each, size in sizes.items() if each != path}
+    return found
 
 
 def known() -> frozenset[str]:
@@ -127,68 +87,230 @@ def known() -> frozenset[str]:
     return frozenset(line.partition("  # ")[0] for line in lines if line and not line.startswith("#"))
 
 
-def is_killed(mutant: Mutant, copy: Path) -> bool:
-    """Tell whether a test fails in a copy of the checkout that has the mutant."""
+class Tests:
+    """The quick test modules that reach a module, and how long they take without any mutant."""
+
+    def __init__(self, graph: imports.Graph, paths: Collection[str]) -> None:
+        self._distances = {path: imports.importers(graph, [path]) for path in paths}
+        self.modules = sorted({test for found in self._distances.values() for test in found if _is_quick(test)})
+        self.test_s = float(_LEAST_TEST_S)
+        self._took_s: dict[str, float] = {}
+
+    def stages(self, path: str) -> list[list[str]]:
+        """Return what runs one after the other, the nearest first, those of contract behind the others."""
+        found = {test: far for test, far in self._distances[path].items() if test in self.modules}
+        nearest = min(found.values(), default=0)
+        stages: dict[tuple[bool, bool], list[str]] = defaultdict(list)
+        for test, far in sorted(found.items(), key=lambda each: (each[1], each[0])):
+            stages[far > nearest, _is_contract(test)].append(test)
+        return [stages[which] for which in sorted(stages)]
+
+    def limit_s(self, modules: Iterable[str]) -> float:
+        """Return how long a run of these may take."""
+        return _START_S + _TIMES * sum(self._took_s.get(each, 0) for each in modules)
+
+    def measure(self, copies: Sequence[Path]) -> list[str]:
+        """Run all of them without a mutant; leave out those that fail, and return them."""
+        parts = [[each for each in self.modules if _is_contract(each) == contract] for contract in (False, True)]
+        with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
+            reports = list(pool.map(lambda part, copy: _report(part, copy), parts, copies))
+        failed: set[str] = set()
+        for name, seconds, is_failed in (case for report in reports for case in report):
+            self._took_s[name] = self._took_s.get(name, 0) + seconds
+            self.test_s = max(self.test_s, _TIMES * seconds)
+            failed |= {name} if is_failed else set()
+        self.modules = [each for each in self.modules if each in self._took_s and each not in failed]
+        return sorted(failed)
+
+
+def _is_quick(test: str) -> bool:
+    return test.split("/")[1] in FOLDERS
+
+
+def _is_contract(test: str) -> bool:
+    return test.startswith("tests/contract/")
+
+
+# (module, seconds, whether it failed) of each test
+def _report(modules: Sequence[str], copy: Path) -> list[tuple[str, float, bool]]:
+    if not modules:
+        return []
+    path = copy / "report.xml"
+    _ended(_command(modules, [f"--junitxml={path}", "--timeout=300"], stops=False), copy, 1800)
+    cases = ET.parse(path).iter("testcase")
+    names = {each.removesuffix(".py").replace("/", "."): each for each in modules}
+    found = []
+    for case in cases:
+        class_name = case.get("classname", "") or case.get("name", "")  # of a module that cannot be collected
+        name = next((at for module, at in names.items() if f"{class_name}.".startswith(f"{module}.")), None)
+        bad = case.find("failure") is not None or case.find("error") is not None
+        found += [(name, float(case.get("time", 0)), bad)] if name else []
+    return found
+
+
+def _command(modules: Sequence[str], options: Sequence[str], *, stops: bool = True) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *options]
+    command += ["-x"] if stops else []
+    if _is_contract(modules[0]):  # a server that was slow once has found no mutant
+        command.append("@tests/again.txt")
+        command += ["--numprocesses=2", "--dist=loadfile"] if len(modules) >= _MANY else []
+    return ["nice", "-n", "10", *command, *modules]
+
+
+def _end(folder: str) -> NoReturn:
+    for process in list(_running):
+        os.killpg(process.pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(128 + signal.SIGTERM)  # threads wait for more
+
+
+# Its exit code and what it printed, None: it did not end in time.
+def _ended(command: Sequence[str], copy: Path, limit_s: float) -> tuple[int, str] | None:
+    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(copy / "bytecode"), "PYTHONPATH": str(copy)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with subprocess.Popen(
+        command, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    ) as process:
+        _running.add(process)
+        try:
+            output, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            _running.discard(process)
+    return process.returncode, output.decode(errors="replace")
+
+
+def judged(mutant: Mutant, copy: Path, tests: Tests, times: int = 1) -> str:
+    """Return what became of a mutant in a copy: killed, survived, or a timeout."""
     path = copy / mutant.path
     before = path.read_text()
-    path.write_text(mutant.source)
-    room = next(room for room in ROOMS if mutant.path.startswith(f"{room}/"))
+    _write(path, mutant.source)
     try:
-        return any(_fails(copy, folders) for folders in (ROOMS[room], _REST))
+        for modules in tests.stages(mutant.path):
+            command = _command(modules, [f"--timeout={times * tests.test_s:.0f}"])
+            ended = _ended(command, copy, times * tests.limit_s(modules))
+            if ended is None or (ended[0] and "Timeout (>" in ended[1]):
+                return TIMEOUT
+            if ended[0] not in (0, 5):  # pytest.ExitCode.NO_TESTS_COLLECTED: all of them are slow
+                return KILLED
+        return SURVIVED
     finally:
-        path.write_text(before)
+        _write(path, before)
 
 
-def _fails(copy: Path, folders: Sequence[str]) -> bool:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *folders]
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(copy)}
-    try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+# Bytecode is known by the whole second that its module was written in: each has one of its own.
+def _write(path: Path, text: str) -> None:
+    later_s = int(path.stat().st_mtime) + 1
+    path.write_text(text)
+    os.utime(path, (later_s, later_s))
 
 
 def copied(folder: Path) -> Path:
-    """Return a copy of what the tests need."""
-    for name in ("koordebpf", "tests", "deploy", "docs", "bpf", "pyproject.toml", "README.md"):
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
-        else:
-            shutil.copy(source, folder)
+    """Return a copy of the repository, with what was built for it."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.check_output(listed, cwd=ROOT, text=True).split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    for built in ("bpf/build", "tests/workloads/build"):
+        if (ROOT / built).is_dir():
+            shutil.copytree(ROOT / built, folder / built, dirs_exist_ok=True)
     return folder
 
 
-def main(arguments: list[str]) -> int:
-    """Print each survivor and the share that was killed; return 1 where that is too low."""
+def table(found: Mapping[str, Counter[str]]) -> list[str]:
+    """Return a row for each room, and one for all: mutants, killed, survived, hangs, percent."""
+    rows = [f"{'room':12} {'mutants':>8} {KILLED:>8} {SURVIVED:>9} {HANGS:>6} {'percent':>8}"]
+    for room, counts in [*sorted(found.items()), ("all", sum(found.values(), Counter[str]()))]:
+        columns = f"{counts.total():8} {counts[KILLED]:8} {counts[SURVIVED]:9} {counts[HANGS]:6}"
+        rows.append(f"{room:12} {columns} {percent(counts):7.0f}%")
+    return rows
+
+
+def percent(counts: Counter[str]) -> float:
+    """Return how many of those that ended were killed; what hangs is in neither number."""
+    ended = counts[KILLED] + counts[SURVIVED]
+    return 100 * counts[KILLED] / ended if ended else 100
+
+
+def is_good(found: Mapping[str, Counter[str]]) -> bool:
+    """Tell whether enough were killed, in each room and in all."""
+    of_all = percent(sum(found.values(), Counter[str]()))
+    return of_all >= LEAST_PERCENT and all(percent(each) >= LEAST_OF_ROOM for each in found.values())
+
+
+def _asked(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=__doc__.splitlines()[0])
     parser.add_argument("count", nargs="?", type=int, default=80)
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
-    mutants, started = chosen(options.count, options.seed), time.monotonic()
-    survivors: list[Mutant] = []
-    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        free = [copied(Path(name) / str(at)) for at in range(os.cpu_count() or 1) if not (Path(name) / str(at)).mkdir()]
-        if _fails(free[0], _REST):
-            print("the tests fail without any mutant; run: make test")
-            return 2
+    parser.add_argument("--of", nargs="+", metavar="FILE", help="only of these modules")
+    parser.add_argument("--changed", action="store_true", help="only of modules that differ from main")
+    parser.add_argument("--room", nargs="+", metavar="NAME", help="only of these folders of the package")
+    asked = parser.parse_args(arguments)
+    every = [path for path in imports.sources() if path.startswith("koordebpf/")]
+    given = [Path(each).resolve().relative_to(ROOT).as_posix() for each in asked.of or ()]
+    given += changed.changed() if asked.changed else []
+    is_part = asked.of or asked.changed
+    asked.paths = [path for path in every if not is_part or path in given]
+    if asked.room:
+        if unknown := set(asked.room) - set(map(room_of, every)):
+            parser.error(
+                f"no room {', '.join(sorted(unknown))}; there are: {', '.join(sorted(set(map(room_of, every))))}"
+            )
+        asked.paths = [path for path in asked.paths if room_of(path) in asked.room]
+    return asked
 
-        def judge(mutant: Mutant) -> bool:
-            copy = free.pop()
-            try:
-                return is_killed(mutant, copy)
-            finally:
-                free.append(copy)
 
-        for at, (mutant, killed) in enumerate(zip(mutants, pool.map(judge, mutants), strict=True), start=1):
-            if not killed:
-                survivors.append(mutant)
-                print(f"{at:3}/{len(mutants)} survives: {mutant.path}:{mutant.line}: {mutant.old} -> {mutant.new}")
-    percent = 100 * (len(mutants) - len(survivors)) / max(len(mutants), 1)
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} killed, {percent:.0f} %, seed {options.seed}, "
-          f"{time.monotonic() - started:.0f} s")  # fmt: skip
-    return int(percent < _LEAST_PERCENT)
+def _judge_all(mutants: Sequence[Mutant], tests: Tests, copies: list[Path]) -> dict[Mutant, str]:
+    def judge(mutant: Mutant) -> str:
+        copy = copies.pop()
+        try:
+            return judged(mutant, copy, tests)
+        finally:
+            copies.append(copy)
+
+    found: dict[Mutant, str] = {}
+    with concurrent.futures.ThreadPoolExecutor(len(copies)) as pool:
+        waiting = {pool.submit(judge, mutant): mutant for mutant in mutants}
+        for done in concurrent.futures.as_completed(waiting):
+            mutant = waiting[done]
+            found[mutant] = done.result()
+            _print(f"{len(found):3}/{len(mutants)}", mutant, found[mutant])
+    for mutant in [mutant for mutant, result in found.items() if result == TIMEOUT]:
+        again = judged(mutant, copies[0], tests, _TIMES)
+        found[mutant] = HANGS if again == TIMEOUT else again
+        _print("  again", mutant, found[mutant])
+    return found
+
+
+def _print(at: str, mutant: Mutant, result: str) -> None:
+    print(f"{at} {result}: {mutant.path}:{mutant.line}: {mutant.old} -> {mutant.new}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Print what became of each mutant, and a table; return 1 where too few were killed."""
+    asked, started = _asked(arguments), time.monotonic()
+    mutants = chosen(asked.count, asked.seed, asked.paths)
+    tests = Tests(imports.graph(imports.sources()), {each.path for each in mutants})
+    with tempfile.TemporaryDirectory(prefix="koordebpf-mutate-") as name:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: _end(name))
+        copies = [copied(Path(name) / str(at)) for at in range(max(os.cpu_count() or 1, 2))]
+        for failed in tests.measure(copies):
+            print(f"left out, fails without any mutant: {failed}")
+        took = f"{time.monotonic() - started:.0f} s, one test at most {tests.test_s / _TIMES:.0f} s"
+        print(
+            f"{len(mutants)} mutants; {len(tests.modules)} test modules reach them, without one in {took}", flush=True
+        )
+        found = _judge_all(mutants, tests, copies)
+    by_room: dict[str, Counter[str]] = defaultdict(Counter)
+    for mutant, result in found.items():
+        by_room[room_of(mutant.path)][result] += 1
+    print(*table(by_room), f"seed {asked.seed}, {time.monotonic() - started:.0f} s", sep="\n")
+    return int(not is_good(by_room))
 
 
 if __name__ == "__main__":
