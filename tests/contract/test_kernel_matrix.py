@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.vm import kernels
 from tests.vm.__main__ import Slots, failures, main, unsteady, with_environment
+from tests.vm.compiled import not_taken
 from tests.vm.guest import Found
 from tests.vm.kernel_log import splats, stacks
 from tests.vm.kernels import CannotHave
@@ -181,6 +182,17 @@ def test_every_machine_has_tests():
     for variant in MATRIX:
         assert variant.tests, variant.title
         assert not [name for name in map(file_of, variant.tests) if not (ROOT / name).exists()], variant.title
+
+
+def test_a_compiled_kernel_has_a_configuration():
+    folder = ROOT / "tests" / "vm"
+    assert {each.config for each in MATRIX if each.config} == {path.name for path in folder.glob("*.config")}
+
+
+def test_an_option_that_kconfig_drops_is_named():
+    asked = "# why\n\nCONFIG_SMP=y\nCONFIG_SCHED_CORE=y\n# CONFIG_VT is not set\n"
+    made = "CONFIG_SMP=y\n# CONFIG_SCHED_CORE is not set\n# CONFIG_VT is not set\n"
+    assert not_taken(asked, made) == ["CONFIG_SCHED_CORE=y"]
 
 
 def file_of(test: str) -> str:
