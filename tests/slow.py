@@ -50,14 +50,13 @@ def slowness() -> float:
     return max(1.0, spent_s / _LOOP_S)
 
 
-# As pytest takes them: path::class::name.
 def _over(report: Path, limit_s: float = LIMIT_S) -> list[str]:
     try:
         cases = list(ET.parse(report).getroot().iter("testcase"))
     except (OSError, ET.ParseError):
         return []  # who counts the report says so
     return [
-        _node(case)
+        node_of(case)
         for case in cases
         if float(case.attrib.get("time", 0)) > limit_s
         and all(case.find(f"properties/property[@name='{mark}']") is None for mark in MARKS)
@@ -65,7 +64,8 @@ def _over(report: Path, limit_s: float = LIMIT_S) -> list[str]:
     ]
 
 
-def _node(case: ET.Element) -> str:
+def node_of(case: ET.Element) -> str:
+    """Return the id of a test in junit.xml as pytest takes it: path::class::name."""
     parts = case.attrib["classname"].split(".")
     module = next((at for at, part in enumerate(parts) if part.startswith("test_")), len(parts) - 1) + 1
     return "::".join(["/".join(parts[:module]) + ".py", *parts[module:], case.attrib["name"]])
