@@ -1,7 +1,7 @@
 """What tests of clusters, nodes and manifests download, compile or build, kept in a cache.
 
-`python -m tests.programs` brings what cluster and node need, 20 minutes with two CPUs where nothing is in the cache;
-with the names of modules only what these do.
+`python -m tests.programs` brings what cluster, node and machines need, half an hour with two CPUs from nothing; with the
+names of modules only what these do.
 Beside tests that do not need it yet, that is time that they leave; the manifests need theirs too soon for that.
 """
 
@@ -25,7 +25,8 @@ CLUSTER = (
     "node.crio",
 )
 NODE = ("node.image", "cluster.agent_image")
-_LATER = tuple(dict.fromkeys((*CLUSTER, *NODE)))
+VM = ("vm.compiled",)
+_LATER = tuple(dict.fromkeys((*CLUSTER, *NODE, *VM)))
 _ROOT = Path(__file__).resolve().parents[1]
 
 

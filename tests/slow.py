@@ -65,7 +65,7 @@ def _over(report: Path, limit_s: float = LIMIT_S) -> list[str]:
 
 
 def node_of(case: ET.Element) -> str:
-    """Return a test of a junit.xml as pytest takes it: path::class::name."""
+    """Return the id of a test in junit.xml as pytest takes it: path::class::name."""
     parts = case.attrib["classname"].split(".")
     module = next((at for at, part in enumerate(parts) if part.startswith("test_")), len(parts) - 1) + 1
     return "::".join(["/".join(parts[:module]) + ".py", *parts[module:], case.attrib["name"]])

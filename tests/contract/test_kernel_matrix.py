@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.vm import kernels
 from tests.vm.__main__ import Slots, failures, main, unsteady, with_environment
+from tests.vm.compiled import not_taken
 from tests.vm.guest import Found
 from tests.vm.kernel_log import splats, stacks
 from tests.vm.kernels import CannotHave
@@ -174,6 +175,17 @@ def test_nothing_left_of_a_machine_has_failed(tmp_path):
 def test_first_and_rest_are_all():
     assert chosen(["first"]) + chosen(["rest"]) == MATRIX == chosen([])
     assert len({variant.folder for variant in MATRIX}) == len(MATRIX)
+
+
+def test_a_compiled_kernel_has_a_configuration():
+    folder = ROOT / "tests" / "vm"
+    assert {each.config for each in MATRIX if each.config} == {path.name for path in folder.glob("*.config")}
+
+
+def test_an_option_that_kconfig_drops_is_named():
+    asked = "# why\n\nCONFIG_SMP=y\nCONFIG_SCHED_CORE=y\n# CONFIG_VT is not set\n"
+    made = "CONFIG_SMP=y\n# CONFIG_SCHED_CORE is not set\n# CONFIG_VT is not set\n"
+    assert not_taken(asked, made) == ["CONFIG_SCHED_CORE=y"]
 
 
 @pytest.mark.parametrize("word", ["5.11", "6.1-v3", ""])

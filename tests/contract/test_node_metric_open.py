@@ -167,7 +167,7 @@ def test_what_it_does_is_shown_to_probes_and_prometheus(
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, labels)
 
-    assert value("koordebpf_node_metric_written_total") == 1
+    until(lambda: value("koordebpf_node_metric_written_total") == 1, "its count, after the answer")
     assert value("koordebpf_node_metric_bytes_total") == len(metrics.patches[0].body)
     assert value("koordebpf_node_metric_failures_total") == 0
     assert value("koordebpf_node_metric_held", reason="other") == 0

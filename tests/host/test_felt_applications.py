@@ -13,13 +13,14 @@ from tests.felt.load.paced import run
 from tests.felt.matrix import Matrix, Plan
 from tests.felt.ways import DEFAULT, KUBELET, NOTHING
 
-pytestmark = pytest.mark.skipif(
+needs_applications = pytest.mark.skipif(
     os.geteuid() != 0 or not (shutil.which("redis-server") and shutil.which("stress-ng") and shutil.which("losetup")),
     reason=f"{OTHER_MACHINE}needs root, and what .ci/setup felt installs",
 )
 
 
 @pytest.mark.slow
+@needs_applications
 def test_a_cell_of_redis_beside_an_anonymous_hog():
     said: list[str] = []
     with Matrix("redis", 3.0, said.append) as matrix:

@@ -23,6 +23,7 @@ import msgspec
 
 from tests import ledger, time_limit
 from tests.counted import twice
+from tests.vm.compiled import obtain_compiled
 from tests.vm.kernel_log import stacks
 from tests.vm.kernels import CannotHave, Kernel, obtain
 from tests.vm.machine import ROOT, boot, end_children, make_snapshot
@@ -62,12 +63,19 @@ def prepared(variants: Sequence[Variant], *, renew: bool) -> dict[str, Kernel]:
     return kernels
 
 
+def kernel_of(variant: Variant, kernels: Mapping[str, Kernel]) -> Kernel:
+    """Return the kernel that a machine boots: Debian's of its series, or one that is compiled now if it is not yet."""
+    debian = kernels[variant.series]
+    return obtain_compiled(debian, ROOT / "tests/vm" / variant.config, say) if variant.config else debian
+
+
 def measure(variants: Sequence[Variant], minutes: float, *, renew: bool) -> bool:
     """Run benchmarks in one machine after the other, and print what they say; return whether all came to their end."""
     kernels = prepared(variants, renew=renew)
     for variant in variants:
         results = RESULTS / variant.folder
-        boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, partial(_say_of, variant))
+        kernel = kernel_of(variant, kernels)
+        boot(variant, kernel, RESULTS / "snapshot", results, minutes, partial(_say_of, variant))
         for name in ("guest.txt", "bench.txt"):
             print((results / name).read_text() if (results / name).exists() else "")
     return all((RESULTS / variant.folder / "bench.json").exists() for variant in variants)
@@ -121,14 +129,15 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
         results = RESULTS / variant.folder
         began_s = time.monotonic()
         say_of_it = partial(_say_of, variant)
-        boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
+        kernel = kernel_of(variant, kernels)
+        boot(variant, kernel, RESULTS / "snapshot", results, minutes, say_of_it)
         verdict = judge(results)
         # Emulated, on a machine that others use too; a kernel that crashed says so.
         if verdict.is_only_silent and not is_over.is_set():
             explain(variant, verdict, results)
             say_of_it("once more, its CPUs emulated by one thread")
             variant = msgspec.structs.replace(variant, has_one_thread=True)
-            boot(variant, kernels[variant.series], RESULTS / "snapshot", results, minutes, say_of_it)
+            boot(variant, kernel, RESULTS / "snapshot", results, minutes, say_of_it)
             verdict = judge(results)
         verdict = msgspec.structs.replace(verdict, seconds=round(time.monotonic() - began_s, 1))
         (results / "verdict.json").write_bytes(msgspec.json.encode(verdict))

@@ -21,6 +21,7 @@ from tests.vm import kills, programs, strategies
 
 # The kernel frees a program or map after a grace period, later when its CPU is emulated and shared.
 _FREED_WITHIN_S = 60
+_SMT = Path("/sys/devices/system/cpu/smt/active")
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -30,6 +31,7 @@ class Kind(msgspec.Struct, frozen=True):
     numa_nodes: int
     has_psi: bool
     has_swap: bool
+    has_smt: bool = False  # two threads a core
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -100,9 +102,10 @@ def kind_here() -> Kind:
     """Return what the running machine is."""
     return Kind(
         cgroup_version=find_memory_hierarchy().version,
-        numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))),
+        numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,  # without CONFIG_NUMA
         has_psi=NODE_MEMORY_PRESSURE.exists(),
         has_swap=len(Path("/proc/swaps").read_text().splitlines()) > 1,
+        has_smt=_SMT.read_text().strip() == "1",
     )
 
 

@@ -54,6 +54,11 @@ class Kernel(msgspec.Struct, frozen=True):
         return self.root / "boot" / f"vmlinuz-{self.release}"
 
     @property
+    def apt(self) -> Path:
+        """Return the apt state that it was downloaded with."""
+        return self.root / "apt"
+
+    @property
     def headers(self) -> Path:
         """Return where its headers are, if `obtain` was asked for them."""
         return self.root / "headers" / "usr/src" / f"linux-headers-{self.release}"
@@ -62,6 +67,11 @@ class Kernel(msgspec.Struct, frozen=True):
 def cache_folder() -> Path:
     """Return where kernels outlive a checkout."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "koordebpf" / "kernels"
+
+
+def lock_of(series: Series) -> Path:
+    """Return the lock of a series' kernel, and of its apt state beside it."""
+    return cache_folder() / f"{series.name}.lock"
 
 
 def obtain(series: Series, say: Say, *, with_headers: bool = False, renew: bool = False) -> Kernel:
@@ -76,7 +86,7 @@ def obtain(series: Series, say: Say, *, with_headers: bool = False, renew: bool 
     """
     home = cache_folder() / series.name
     home.parent.mkdir(parents=True, exist_ok=True)
-    with alone(home.with_name(f"{series.name}.lock"), say):
+    with alone(lock_of(series), say):
         if renew and home.exists():
             shutil.rmtree(home)
         stamp = home / "release"
@@ -93,7 +103,7 @@ def obtain(series: Series, say: Say, *, with_headers: bool = False, renew: bool 
 def _download_kernel(series: Series, home: Path, say: Say) -> Kernel:
     unfinished = home.with_name(f"{home.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    apt = _Apt(series, unfinished / "apt", say)
+    apt = Apt(series, unfinished / "apt", say)
     apt.update()
     package = apt.newest_image()
     release = package.removeprefix("linux-image-")
@@ -109,7 +119,7 @@ def _download_kernel(series: Series, home: Path, say: Say) -> Kernel:
         image = unfinished / "boot" / f"vmlinuz-{release}"
         image.symlink_to(f"../lib/modules/{release}/vmlinuz")
     say(f"{series.name}: depmod {release}")
-    _run(["/sbin/depmod", "-b", str(unfinished), release], f"{series.name}: depmod")
+    run(["/sbin/depmod", "-b", str(unfinished), release], f"{series.name}: depmod")
     shutil.rmtree(unfinished / "usr/share", ignore_errors=True)
     (unfinished / "release").write_text(f"{release}\n")
     shutil.rmtree(home, ignore_errors=True)
@@ -120,7 +130,7 @@ def _download_kernel(series: Series, home: Path, say: Say) -> Kernel:
 def _download_headers(series: Series, kernel: Kernel, say: Say) -> None:
     unfinished = kernel.root / "headers.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
-    apt = _Apt(series, kernel.root / "apt", say)
+    apt = Apt(series, kernel.apt, say)
     apt.update()
     first = f"linux-headers-{kernel.release}"
     needed = [first, *(name for name in apt.depends(first) if name.startswith(("linux-headers-", "linux-kbuild-")))]
@@ -131,8 +141,8 @@ def _download_headers(series: Series, kernel: Kernel, say: Say) -> None:
     unfinished.rename(kernel.root / "headers")
 
 
-class _Apt:
-    # apt-get and apt-cache with sources, lists, cache and status of their own: the machine's stay as they are.
+class Apt:
+    """apt-get and apt-cache with sources, lists, cache and status of their own: the machine's stay as they are."""
 
     def __init__(self, series: Series, folder: Path, say: Say) -> None:
         self._series, self._folder, self._say = series, folder, say
@@ -157,12 +167,14 @@ class _Apt:
         ]
 
     def update(self) -> None:
+        """Download the package lists, if they are not here."""
         if any(self._folder.glob("lists/*_Packages*")):
             return
         self._say(f"{self._series.name}: package lists of {', '.join(self._series.suites)}")
         self._call("apt-get", "update", "-qq")
 
     def newest_image(self) -> str:
+        """Return the package of the newest kernel."""
         images = self.depends(self._series.metapackage)
         found = [name for name in images if re.match(rf"linux-image-{re.escape(self._series.name)}[.\d]", name)]
         if not found:
@@ -172,22 +184,31 @@ class _Apt:
         return found[0]
 
     def depends(self, package: str) -> list[str]:
+        """Return the names of the packages that a package needs."""
+        return [part.split()[0] for part in self._field(package, "Depends").split(", ")]
+
+    def version(self, package: str) -> str:
+        """Return the newest version of a package."""
+        return self._field(package, "Version")
+
+    def _field(self, package: str, name: str) -> str:
         shown = self._call("apt-cache", "show", "--no-all-versions", package)
-        (line,) = re.findall(r"^Depends: (.*)$", shown, re.MULTILINE)
-        return [part.split()[0] for part in line.split(", ")]
+        (value,) = re.findall(rf"^{name}: (.*)$", shown, re.MULTILINE)
+        return str(value)
 
     def unpack(self, packages: Sequence[str], into: Path) -> None:
+        """Download packages and unpack them into a folder."""
         into.mkdir(parents=True, exist_ok=True)
         self._say(f"{self._series.name}: downloading {' '.join(packages)}")
         debs = self._folder / "archives"
         self._call("apt-get", "download", "-qq", *packages, cwd=debs)
         for deb in sorted(debs.glob("*.deb")):
             self._say(f"{self._series.name}: unpacking {deb.name.split('_')[0]}")
-            _run(["dpkg-deb", "-x", str(deb), str(into)], f"{self._series.name}: {deb.name}")
+            run(["dpkg-deb", "-x", str(deb), str(into)], f"{self._series.name}: {deb.name}")
             deb.unlink()
 
     def _call(self, tool: str, *arguments: str, cwd: Path | None = None) -> str:
-        return _run([tool, *self._options, *arguments], f"{self._series.name}: {tool} {arguments[0]}", cwd)
+        return run([tool, *self._options, *arguments], f"{self._series.name}: {tool} {arguments[0]}", cwd)
 
 
 def sources_list(suites: Sequence[str]) -> str:
@@ -204,7 +225,7 @@ def sources_list(suites: Sequence[str]) -> str:
 
 def _debian_archives() -> tuple[str, str]:
     # Where this machine's own sources have Debian and its security updates from.
-    targets = _run(
+    targets = run(
         [
             "apt-get",
             "indextargets",
@@ -229,7 +250,11 @@ def _debian_archives() -> tuple[str, str]:
     return main, security
 
 
-def _run(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
+def run(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
+    """Run a command and return what it printed.
+
+    Raises:  CannotHave: `what` failed, and with which words.
+    """
     try:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError:

@@ -166,7 +166,8 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
     # virtme-ng adds six of them, and QEMU looks at a file for each of a port's queues whenever it wakes: 384 in all.
     qemu += " -global virtio-serial-pci.max_ports=2"
     if not is_fast:
-        qemu += f" -cpu {EMULATED_CPU}"
+        # Without it QEMU's CPU, which is an AMD, does not say that a core has two threads.
+        qemu += f" -cpu {EMULATED_CPU}{',+topoext' if variant.threads > 1 else ''}"
         if variant.has_one_thread or variant.has_instruction_clock:
             qemu += f" {ONE_THREAD}"
         if variant.has_instruction_clock:
@@ -174,6 +175,8 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
     if variant.numa_nodes > 1:
         # A node has sockets of its own, or the kernel warns of its caches.
         qemu += f" -smp {variant.cpus},sockets={variant.numa_nodes}"
+    if variant.threads > 1:
+        qemu += f" -smp {variant.cpus},threads={variant.threads}"
     each = variant.cpus // variant.numa_nodes
     sizes_mib = variant.numa_mib or (variant.memory_mib // variant.numa_nodes,) * variant.numa_nodes
     numa = [f"--numa={mib}M,cpus={at * each}-{(at + 1) * each - 1}" for at, mib in enumerate(sizes_mib)]

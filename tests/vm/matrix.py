@@ -17,7 +17,9 @@ class Variant(msgspec.Struct, frozen=True):
     name: str
     boot_options: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    config: str = ""  # of tests/vm, with which its kernel is compiled from Debian's source; none: Debian's kernel
     cpus: int = 1
+    threads: int = 1  # of a core
     memory_mib: int = 1536  # a test fills it
     has_one_thread: bool = False  # of QEMU for all CPUs: tests/vm/machine.py says why
     has_instruction_clock: bool = False  # each nanosecond is an instruction: tests/vm/machine.py says how
@@ -47,6 +49,7 @@ class Variant(msgspec.Struct, frozen=True):
             numa_nodes=self.numa_nodes,
             has_psi=_NO_PSI not in self.boot_options,
             has_swap=self.swap_mib > 0,
+            has_smt=self.threads > 1,
         )
 
 
@@ -160,6 +163,13 @@ _QOS = (
             "block_io_agent.py::test_a_killed_agent_leaves_limits_that_the_next_one_restores",
         )
     ),
+)
+
+# What none of Debian's kernels has.
+_NOT_DEBIANS = (
+    *_host("test_core_sched"),
+    "tests/host/test_process_rights.py::test_a_cookie_is_given_to_another_users_process_with_what_the_component_gives",
+    "tests/host/test_writer_io_weights.py::test_a_latency_target",
 )
 
 _CPU_COMES_BACK = "tests/host/test_bcc.py::test_a_cpu_that_comes_back_is_heard_through_perf_buffers"
@@ -288,8 +298,7 @@ MATRIX = (
     ),
     # What is written to cgroups of v2: a set of CPUs needs two, and with one there is nothing to share between pods.
     Variant("6.12", "writes", cpus=2, has_one_thread=True, tests=(*_WRITES, _RECLAIMER, *_AGENT_OF_CPUS)),
-    # QoS strategies: what they write on v2, with two CPUs for those that share CPUs. Core scheduling is in none of
-    # Debian's kernels (CONFIG_SCHED_CORE), however many threads a core has.
+    # QoS strategies: what they write on v2, with two CPUs for those that share CPUs.
     Variant("6.12", "qos", cpus=2, tests=_QOS),
     # Compiling takes a minute of an emulated CPU in each process.
     Variant(
@@ -315,6 +324,8 @@ MATRIX = (
             *_host("test_hotplug"),
         ),
     ),
+    # Core scheduling, with two threads a core, and io.latency. Last: its kernel is compiled beside the others.
+    Variant("6.12", "sched", config="sched.config", cpus=2, threads=2, tests=_NOT_DEBIANS),
 )
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.vm.table`: the tables of bpf/README.md and docs/qos/README.md, out of results.json.
 
-With --take it first takes into results.json what the machines of the last `make test-kernels` found, and what this
-kernel says and what each program costs on it (root).
+With --take it first takes into results.json what the machines of the last `make test-kernels` found, which host tests
+were skipped here, and what this kernel says and what each program costs on it (root).
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from tests.vm.guest import Plan
 from tests.vm.machine import ROOT
 from tests.vm.matrix import MATRIX
 from tests.vm.programs import REFUSED, Program, programs, try_all
-from tests.vm.verdict import Verdict
+from tests.vm.skips import Skips, by_module, renewed, skipped_in
+from tests.vm.verdict import Verdict, read_tests
 
 RESULTS = Path(__file__).parent / "results.json"
 README = ROOT / "bpf" / "README.md"
 OF_STRATEGIES = ROOT / "docs" / "qos" / "README.md"
 _FOUND = ROOT / ".make" / "vm"
+_LIVE_REPORT = ROOT / ".make" / "tests" / "host.xml"
 _BEGIN, _END = "<!-- made by: python -m tests.vm.table -->\n", "<!-- end of what is made -->\n"
 
 
@@ -90,6 +92,8 @@ class Machine(msgspec.Struct, frozen=True):
     # None: it has not run all of its tests yet.
     passed: int | None = None
     skipped: int | None = None
+    # None: not taken yet.
+    skipped_tests: Skips | None = None
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -101,6 +105,7 @@ class Results(msgspec.Struct, frozen=True):
     machines: dict[str, Machine]
     live_strategies: dict[str, str] = {}
     live_cgroup: str = "v1"
+    live_skipped: Skips = {}
 
 
 def load() -> Results:
@@ -123,17 +128,19 @@ def take(before: Results | None, *, keeps_costs: bool = False) -> Results:
         known = machines.get(variant.folder)
         if plan.pytest[-len(variant.tests) :] != variant.tests:
             # Only a part of its tests ran, as asked for: of those only the programs are reported.
-            counts = (known.passed, known.skipped) if known else (None, None)
+            counts = (known.passed, known.skipped, known.skipped_tests) if known else (None, None, None)
         elif verdict.count("failed"):
             raise click.ClickException(f"{variant.title} has {verdict.count('failed')} failures: see {path.parent}")
         else:
-            counts = (verdict.count("passed"), verdict.count("skipped"))
+            counts = (verdict.count("passed"), verdict.count("skipped"), by_module(skipped_in(verdict.tests)))
         if verdict.programs:
             machines[variant.folder] = Machine(verdict.release, verdict.programs, verdict.strategies, *counts)
     ordered = {variant.folder: machines[variant.folder] for variant in MATRIX if variant.folder in machines}
     costs = before.costs if before and keeps_costs else measure()
     version = f"v{find_memory_hierarchy().version}"
-    return Results(platform.release(), try_all(), costs, ordered, strategies.try_all() | kills.try_all(), version)
+    files = strategies.try_all() | kills.try_all()
+    skipped = renewed(before.live_skipped if before else {}, read_tests(_LIVE_REPORT))
+    return Results(platform.release(), try_all(), costs, ordered, files, version, skipped)
 
 
 def render(results: Results, every: tuple[Program, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from tests.conftest import CAUSE, TRIES
+from tests.slow import node_of
 from tests.vm.guest import Found
 from tests.vm.kernel_log import last_test, splats
 
@@ -28,6 +29,7 @@ class TestResult(msgspec.Struct, frozen=True):
     text: str = ""  # why it failed or was skipped
     tries: int = 1
     cause: str = ""  # how the first of them failed
+    node: str = ""  # pytest's id
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -59,7 +61,7 @@ def judge(results: Path) -> Verdict:
     except FileNotFoundError:
         test = last_test(_log(results))
         wrong.append(f"the machine died or was killed before its tests had ended{f', in {test}' if test else ''}")
-    tests = _tests(results / "junit.xml")
+    tests = read_tests(results / "junit.xml")
     if found:
         if not tests or found.pytest_exit not in _PYTEST_RAN:
             wrong.append(f"pytest ended with {found.pytest_exit} after {len(tests)} tests")
@@ -81,13 +83,14 @@ def _log(results: Path) -> str:
         return ""
 
 
-def _tests(junit: Path) -> tuple[TestResult, ...]:
+def read_tests(junit: Path) -> tuple[TestResult, ...]:
+    """Return each test of a report of pytest; none if there is no report."""
     try:
         cases = ET.parse(junit).getroot().iter("testcase")
     except (FileNotFoundError, ET.ParseError):
         return ()
     tests = map(_test, cases)
-    return tuple({test.name: test for test in tests}.values())  # of two tries the last one counts
+    return tuple({test.node: test for test in tests}.values())  # of two tries the last one counts
 
 
 def _test(case: ET.Element) -> TestResult:
@@ -102,4 +105,5 @@ def _test(case: ET.Element) -> TestResult:
             state, text = "skipped", child.attrib.get("message", "")
     properties = {each.attrib["name"]: each.attrib["value"] for each in case.iterfind("properties/property")}
     seconds = round(float(case.attrib["time"]), 1)
-    return TestResult(name, state, seconds, text.strip(), int(properties.get(TRIES, 1)), properties.get(CAUSE, ""))
+    times, cause = int(properties.get(TRIES, 1)), properties.get(CAUSE, "")
+    return TestResult(name, state, seconds, text.strip(), times, cause, node_of(case))

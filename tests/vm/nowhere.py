@@ -1,0 +1,38 @@
+"""`python -m tests.vm.nowhere [REPORT]`: the host tests that neither this kernel nor any virtual machine runs.
+
+REPORT is the junit.xml of a run of the host tests; without it, it is the last one that `tests.vm.table --take` took.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from tests.vm.matrix import MATRIX
+from tests.vm.skips import nodes_of, nowhere, skipped_in
+from tests.vm.table import Results, load
+from tests.vm.verdict import read_tests
+
+
+def of_results(results: Results, skipped: Iterable[str]) -> list[str]:
+    """Return which of these tests no machine of the matrix runs. One that was not asked yet skips none of its tests."""
+    there = {folder: set(nodes_of(machine.skipped_tests or {})) for folder, machine in results.machines.items()}
+    return nowhere(skipped, {variant.folder: variant.tests for variant in MATRIX}, there)
+
+
+@click.command(help=__doc__)
+@click.argument("report", required=False, type=click.Path(exists=True, path_type=Path))
+def main(report: Path | None) -> None:
+    """Print them; the exit code is 1 if there are any."""
+    results = load()
+    skipped = skipped_in(read_tests(report)) if report else nodes_of(results.live_skipped)
+    found = of_results(results, skipped)
+    print(*(f"no machine runs: {node}" for node in found), f"{len(skipped)} skipped here", sep="\n")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
