@@ -1,7 +1,7 @@
 """What tests of clusters, nodes and manifests download, compile or build, kept in a cache.
 
-`python -m tests.programs` brings what cluster, node and machines need, half an hour with two CPUs from nothing; with the
-names of modules only what these do.
+`python -m tests.programs` brings what cluster, node and machines need, half an hour with two CPUs from nothing; with
+the names of modules only what these bring.
 Beside tests that do not need it yet, that is time that they leave; the manifests need theirs too soon for that.
 """
 
