@@ -284,8 +284,9 @@ def main(
             explain(variant, verdicts[variant.title], RESULTS / variant.folder)
         total = counts(list(verdicts.values()))
         failed = [line for variant in variants for line in failures(variant, verdicts[variant.title])]
-        for variant in variants:
-            again |= unsteady(variant, verdicts[variant.title])
+        again = {
+            name: cause for variant in variants for name, cause in unsteady(variant, verdicts[variant.title]).items()
+        }
     passed = {title: verdict.seconds for title, verdict in verdicts.items() if not verdict.count("failed")}
     if counts_path is None:  # with it the caller, which runs more than this, judges them
         unsure = [f"needed a second try twice: {name}" for name in twice(again)]
