@@ -23,7 +23,7 @@ demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
 	@.ci/setup cluster
 	@$(PYTHON) -m tests.cluster.demo
 
-test: setup ## Run all but slow tests and other kernels (7 minutes); CHANGED=1: what a change reaches.
+test: setup ## Run all but slow tests and other kernels (5 minutes); CHANGED=1: what a change reaches.
 	@$(PYTHON) $(if $(CHANGED),-m tests.changed,tests/run.py --quick)
 
 test-all: setup ## Run every test this machine can run; KERNELS=all: on each kernel.

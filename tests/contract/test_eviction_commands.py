@@ -268,10 +268,12 @@ class TestTheLauncher:
     ) -> None:
         # GIVEN callers that do not wait, as where what was started cannot be killed
         monkeypatch.setattr("koordebpf.act.eviction_hooks.command._SLACK_S", -0.95)
+        waits = script(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
         for _ in range(launcher_file.MOST_RUNNING):
-            assert run(launcher, "/bin/sleep", "2", timeout_s=1).ending == "timed_out"
+            assert run(launcher, waits, timeout_s=1).ending == "timed_out"
         monkeypatch.undo()
         ran = run(launcher, "/bin/true")
+        (tmp_path / "go").touch()
         assert (ran.ending, ran.detail) == ("failed", "16 commands before it have not ended")
         wait_for(lambda: run(launcher, "/bin/true").ending == "done", "they never ended")
 

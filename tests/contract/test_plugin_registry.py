@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -56,10 +56,12 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 def plugin(tmp_path: Path) -> Iterator[Callable[..., Plugin]]:
     made: list[Plugin] = []
 
-    def make(path: str, name: str = "", **info: object) -> Plugin:
-        # Whole before its socket has its name.
+    def make(path: str, name: str = "", answers: Mapping[str, object] | None = None, **info: object) -> Plugin:
+        # Whole before its socket has its name, which is looked for a hundred times a second.
         one = Plugin(tmp_path / f".{Path(path).name}", name or Path(path).stem)
         one.info |= info
+        for field, value in (answers or {}).items():
+            setattr(one, field, value)
         (tmp_path / path).parent.mkdir(exist_ok=True)
         one.socket.rename(tmp_path / path)
         one.socket = tmp_path / path
@@ -178,8 +180,7 @@ def test_in_strict_mode_one_that_is_not_valid_is_refused_and_learns_why(
 ) -> None:
     watched = judged(tmp_path, is_strict=True, resource=resource)
     try:
-        one = plugin("one.sock")
-        one.token = token
+        one = plugin("one.sock", answers={"token": token})
         watched.refuses("one.sock", why)
         assert not one.statuses[0][0]
         assert why in one.statuses[0][1]
@@ -193,8 +194,7 @@ def test_in_strict_mode_one_that_is_not_valid_is_refused_and_learns_why(
 def test_in_strict_mode_one_without_a_token_is_refused(plugin: Callable[..., Plugin], tmp_path: Path) -> None:
     watched = judged(tmp_path, is_strict=True)
     try:
-        one = plugin("one.sock")
-        one.lacks = {"GetToken"}
+        plugin("one.sock", answers={"lacks": {"GetToken"}})
         watched.refuses("one.sock", "it gave no token")
         assert Validation("one", True, "get_token_failed", "unknown") in watched.registry.validations
     finally:
@@ -207,8 +207,7 @@ def test_else_it_is_registered_and_the_outcome_is_counted(
 ) -> None:
     watched = judged(tmp_path, is_strict=False)
     try:
-        one = plugin("one.sock")
-        one.token = token
+        one = plugin("one.sock", answers={"token": token})
         watched.says(Change("one", one.socket))
         assert watched.registry.validations == {Validation("one", False, reason, user): 1}  # type: ignore[arg-type]
     finally:
@@ -230,8 +229,7 @@ def test_a_file_of_rules_that_cannot_be_read_lets_no_plugin_in_and_is_named(
     watched = judged(tmp_path, is_strict=True)
     (tmp_path / ".auth.yaml").unlink()
     try:
-        one = plugin("one.sock")
-        one.token = TOKEN
+        plugin("one.sock", answers={"token": TOKEN})
         watched.refuses("one.sock", ".auth.yaml")
     finally:
         watched.registry.close()
@@ -248,8 +246,7 @@ def test_outcomes_of_more_plugins_than_a_node_has_are_counted_together() -> None
 def test_one_that_answers_garbage_is_refused_and_asked_again(
     watched: Watched, plugin: Callable[..., Plugin], tmp_path: Path
 ) -> None:
-    one = plugin("one.sock")
-    one.raw = os.urandom(3 << 20)
+    one = plugin("one.sock", answers={"raw": os.urandom(3 << 20)})
     watched.refuses("one.sock", "")
     one.raw = None
     watched.says(Change("one", one.socket))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,14 @@ from koordebpf.collect.usage.pressure import FilePressure
 from koordebpf.errors import SupportError
 from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
 from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.units import PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.usage_node import MeasuredUsage, UsageNode, group_of, uid_of
 
 Make = Callable[..., MeasuredUsage]
+
+# MEMCG_CHARGE_BATCH (mm/memcontrol.c) of each CPU are in no sum of memory.stat yet.
+NOT_COUNTED_YET = 64 * PAGE_BYTES * (os.cpu_count() or 1)
 
 
 def relative(node: UsageNode, path: Path) -> str:
@@ -114,7 +119,7 @@ def test_a_busy_container_and_its_pod_are_measured_as_the_kernel_counts_them(
     assert its.latest("sys_cpu_usage") == pytest.approx(0, abs=0.1)
     memory = its.latest("container_memory_usage", container.name)
     assert memory is not None
-    assert memory >= 16 << 20
+    assert memory >= (16 << 20) - NOT_COUNTED_YET
     assert its.latest("pod_memory_usage", uid) == pytest.approx(memory, rel=0.05)
     assert its.latest("container_memory_usage", other.name) == 0
 
