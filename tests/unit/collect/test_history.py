@@ -65,9 +65,8 @@ class Rig(StalledNode):
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
-    yield made
-    made.close()
+    with contextlib.closing(Rig(tmp_path)) as made:
+        yield made
 
 
 def test_a_stall_is_in_the_pods_and_the_nodes_measure_and_is_charged_once(rig: Rig):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,9 +49,8 @@ class Rig(StalledNode):
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
-    yield made
-    made.close()
+    with contextlib.closing(Rig(tmp_path)) as made:
+        yield made
 
 
 def test_a_node_that_is_a_cgroup_has_what_its_limit_leaves(rig: Rig):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,9 +45,8 @@ class Rig(StalledNode):
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
-    yield made
-    made.close()
+    with contextlib.closing(Rig(tmp_path)) as made:
+        yield made
 
 
 def test_below_the_threshold_the_usage_with_page_cache_is_enough(rig: Rig):

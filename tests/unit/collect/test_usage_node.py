@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,9 +36,8 @@ class Rig(StalledNode):
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
-    yield made
-    made.close()
+    with contextlib.closing(Rig(tmp_path)) as made:
+        yield made
 
 
 def test_a_node_that_is_a_cgroup_has_its_own_cpu_and_the_memory_of_the_last_scan(rig: Rig):
