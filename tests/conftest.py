@@ -29,7 +29,7 @@ OTHER_MACHINE = "not this kind of machine: "
 TRIES = "tries"
 CAUSE = "cause"  # how the first of them failed, a line
 SPENT = "spent"  # seconds with its fixtures, where those are many
-_SAYS_SPENT_S = 0.5
+_REPORTED_S = 0.5
 _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
 _MAY_SKIP = (OTHER_MACHINE, time_limit.LEFT_OUT)
 # The module without which a folder's tests cannot be collected; `.ci/setup FOLDER` installs it.
@@ -125,7 +125,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.when == "teardown":
         if (tries := getattr(item, "execution_count", 1)) > 1:  # by pytest-rerunfailures
             report.user_properties += [(TRIES, tries), (CAUSE, item.stash.get(_CAUSE, ""))]
-        if item.stash[_SPENT] >= _SAYS_SPENT_S:
+        if item.stash[_SPENT] >= _REPORTED_S:
             report.user_properties.append((SPENT, f"{item.stash[_SPENT]:.1f}"))
         report.user_properties += [(mark, "yes") for mark in slow.MARKS if item.get_closest_marker(mark)]
     return report

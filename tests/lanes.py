@@ -1,7 +1,7 @@
 """Folders side by side: one whose tests use the live kernel at a time, and on the other CPUs those that need nothing.
 
 Tests of the live kernel wait a third of their time, and measure: the others have the lowest priority beside them. What
-a folder prints is kept, and shown when the folder has ended; meanwhile a line says how far each is.
+a folder prints is kept, and shown when the folder has ended; meanwhile a line shows how far each is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.leftovers import Watched
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LOWEST = ("nice", "-n", "19")
-_LOOK_S = 0.1
-_SAYS_S = 30.0  # where there is no terminal; on one it is a line that changes
+_POLL_S = 0.1
+_PROGRESS_S = 30.0  # between two lines, where there is no terminal; on one it is a line that changes
 _PERCENT = re.compile(rb"\[ *(\d+)%\]")
 
 
@@ -92,18 +92,18 @@ class Lane:
         return int(found[-1]) if found else 0
 
 
-def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_calm: Callable[[], None]) -> None:
-    """Run all of them; `ended` gets each with its exit code, `when_calm` is called when only live ones are left."""
+def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_only_live: Callable[[], None]) -> None:
+    """Run all; `ended` gets each with its exit code, `when_only_live` is called when only live ones are left."""
     waiting, running = list(lanes), list[Lane]()
-    says = _Says()
-    is_calm = False
+    progress = _Progress()
+    are_only_live = False
     for lane in lanes:
         lane.bring()
     try:
         while waiting or running:
             for lane in [lane for lane in running if lane.watched and lane.watched.has_ended]:
                 running.remove(lane)
-                says.nothing()
+                progress.clear()
                 ended(lane, lane.watched.wait() if lane.watched else 1)
             for lane in list(_next(waiting, running)):
                 waiting.remove(lane)
@@ -112,11 +112,11 @@ def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_calm: Ca
                 else:
                     lane.start(is_first=lane.is_live or not any(each.is_live for each in lanes))
                     running.append(lane)
-            if not is_calm and all(lane.is_live for lane in (*waiting, *running)):
-                is_calm = True
-                when_calm()
-            says.how_far(running, waiting)
-            time.sleep(_LOOK_S)
+            if not are_only_live and all(lane.is_live for lane in (*waiting, *running)):
+                are_only_live = True
+                when_only_live()
+            progress.show(running, waiting)
+            time.sleep(_POLL_S)
     except (KeyboardInterrupt, SystemExit) as why:  # from the terminal they were interrupted too
         for lane in running:
             if isinstance(why, SystemExit) and lane.watched:
@@ -139,24 +139,24 @@ def _next(waiting: Sequence[Lane], running: Sequence[Lane]) -> Iterator[Lane]:
     yield from others[: max(0, free)]
 
 
-class _Says:
-    """Says how far the folders are."""
+class _Progress:
+    """Prints how far the folders are."""
 
     def __init__(self) -> None:
-        self._began_s = self._said_s = time.monotonic()
+        self._began_s = self._printed_s = time.monotonic()
         self._is_terminal = sys.stdout.isatty()
 
-    def how_far(self, running: Sequence[Lane], waiting: Sequence[Lane]) -> None:
+    def show(self, running: Sequence[Lane], waiting: Sequence[Lane]) -> None:
         now_s = time.monotonic()
-        if now_s - self._said_s < (1 if self._is_terminal else _SAYS_S):
+        if now_s - self._printed_s < (1 if self._is_terminal else _PROGRESS_S):
             return
-        self._said_s = now_s
+        self._printed_s = now_s
         parts = [f"{lane.folder} {lane.percent} %" for lane in running]
         parts += [f"{lane.folder} waits for what it needs" for lane in waiting if not lane.is_ready]
         line = f"  {now_s - self._began_s:4.0f} s  {', '.join(parts)}"
         print(f"\r{line[:79]:79}" if self._is_terminal else line, end="" if self._is_terminal else "\n", flush=True)
 
-    def nothing(self) -> None:
-        """Take the line away: something else is printed."""
+    def clear(self) -> None:
+        """Clear the line: something else is printed."""
         if self._is_terminal:
             print(f"\r{'':79}\r", end="", flush=True)

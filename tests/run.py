@@ -158,7 +158,7 @@ def run_folder(folder: str, arguments: Sequence[str], *, brings: bool = True) ->
     return _counted_with_left(folder, lane.report, code, watched)
 
 
-def run_lanes(arguments: Mapping[str, Sequence[str]], when_calm: Callable[[], None]) -> Counted:
+def run_lanes(arguments: Mapping[str, Sequence[str]], when_only_live: Callable[[], None]) -> Counted:
     """Run folders side by side, each with its arguments; print what each printed when it has ended."""
     color = ["--color=yes"] if sys.stdout.isatty() else []
     measured, total = _measured(), Counted()
@@ -175,7 +175,7 @@ def run_lanes(arguments: Mapping[str, Sequence[str]], when_calm: Callable[[], No
             else _not_brought(lane.folder, code)
         )
 
-    lanes.run(chosen, ended, when_calm)
+    lanes.run(chosen, ended, when_only_live)
     return total
 
 
