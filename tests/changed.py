@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from tests import imports
+from tests import git, imports
 from tests.run import FOLDERS
 
 # Where a file that is not Python is tested: it, or what is in a folder of this name. Any other of koordebpf/ or tests/
@@ -67,17 +67,12 @@ def _beside(path: str, sources: Mapping[str, str]) -> set[str]:
 def changed() -> list[str]:
     """Return the paths that differ from where main was left, and those that git does not know."""
     for main in ("origin/main", "main"):
-        base = _git("merge-base", "HEAD", main)
-        if base and base != _git("rev-parse", "HEAD"):
+        base = git.lines("merge-base", "HEAD", main)
+        if base and base != git.lines("rev-parse", "HEAD"):
             break
     else:
         base = ["HEAD~"]
-    return _git("diff", "--name-only", "--no-renames", base[0]) + _git("ls-files", "--others", "--exclude-standard")
-
-
-def _git(*arguments: str) -> list[str]:
-    done = subprocess.run(["git", *arguments], cwd=imports.ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines()
+    return git.changed_since(base[0]) + git.lines("ls-files", "--others", "--exclude-standard")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from tests import imports
+from tests import git, imports
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "ledger.json"
@@ -148,7 +147,6 @@ def owned_by(paths: Iterable[str], graph: imports.Graph) -> dict[str, int]:
 def taken(ledger: Ledger, items: Iterable[str], runs: Sequence[Run]) -> Ledger:
     """Return the ledger with the results of runs, without items that are gone, with turns for new ones, a merge on."""
     found = {item: ledger.items[item] for item in sorted(items) if item in ledger.items}
-    tries = dict(ledger.second_tries)
     seconds = {run_item: run_s for run in runs for run_item, run_s in run.passed.items()}
     for item in sorted(set(items) - found.keys(), key=lambda item: (-seconds.get(item, _UNKNOWN_S), item)):
         found[item] = Entry(_emptiest(found, is_machine(item)), seconds.get(item, _UNKNOWN_S))
@@ -156,10 +154,17 @@ def taken(ledger: Ledger, items: Iterable[str], runs: Sequence[Run]) -> Ledger:
         for item, run_s in run.passed.items():
             if item in found:
                 found[item] = Entry(found[item].turn, round(run_s, 1), run.commit, run.at[:10])
+    return Ledger(ledger.merges + 1, dict(sorted(found.items())), tried_again(ledger, runs))
+
+
+def tried_again(ledger: Ledger, runs: Sequence[Run]) -> dict[str, SecondTry]:
+    """Return what passed only when it was tried again, in a ledger and in runs that it has not."""
+    tries = dict(ledger.second_tries)
+    for run in sorted(runs, key=lambda run: run.at):
         for test, cause in run.again.items():
             count = tries[test].count if test in tries else 0
             tries[test] = SecondTry(count + 1, run.commit, run.at[:10], cause)
-    return Ledger(ledger.merges + 1, dict(sorted(found.items())), dict(sorted(tries.items())))
+    return dict(sorted(tries.items()))
 
 
 # Machines run beside the modules, so each has its own turns.
@@ -194,13 +199,8 @@ def write(ledger: Ledger) -> None:
 
 def changed() -> list[str]:
     """Return what differs from the last merge but this one; where git has no history, nothing."""
-    merges = _git("log", "--format=%H", "-2", "--", FILE.relative_to(ROOT).as_posix())
-    return _git("diff", "--name-only", "--no-renames", merges[-1], "HEAD") if len(merges) > 1 else []
-
-
-def _git(*arguments: str) -> list[str]:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines()
+    merges = git.lines("log", "--format=%H", "-2", "--", FILE.relative_to(ROOT).as_posix())
+    return git.changed_since(merges[-1], "HEAD") if len(merges) > 1 else []
 
 
 def selection() -> Selection:
@@ -233,10 +233,10 @@ def print_items(ledger: Ledger, names: Iterable[str]) -> None:
     print(f"{len(entries)} items, {sum(entry.day is None for entry in entries.values())} never passed")
 
 
-def print_second_tries(ledger: Ledger) -> None:
+def print_second_tries(tries: Mapping[str, SecondTry]) -> None:
     """Print each test that passed only when it was tried again, the most often first, with the last cause."""
-    print(f"passed only when tried again: {len(ledger.second_tries)} tests in {ledger.merges} merges")
-    for name, each in sorted(ledger.second_tries.items(), key=lambda found: (-found[1].count, found[0])):
+    print(f"passed only when tried again: {len(tries)} tests")
+    for name, each in sorted(tries.items(), key=lambda found: (-found[1].count, found[0])):
         print(f"  {each.count} × {name}, last {each.day} at {each.commit}: {each.cause or 'no cause is known'}")
 
 
@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--second-tries", action="store_true", help="print what passed only when it was tried again")
     asked = parser.parse_args(arguments)
     if asked.second_tries:
-        print_second_tries(taken(read(), (), recorded()))
+        print_second_tries(tried_again(read(), recorded()))
     elif asked.take:
         runs = recorded()
         write(taken(read(), items(), runs))
@@ -263,7 +263,7 @@ def main(arguments: list[str]) -> int:
 
 def second_tries(unsteady: Mapping[str, str]) -> list[str]:
     """Return a line for each test that passed when it was tried again, with its cause, and how often that happened."""
-    known = taken(read(), (), recorded()).second_tries
+    known = tried_again(read(), recorded())
     lines = []
     for name, cause in unsteady.items():
         count = known[name].count if name in known else 1
@@ -291,7 +291,7 @@ def record(passed: Mapping[str, float], again: Mapping[str, str]) -> None:
 
     Raises:  OSError: the file cannot be written.
     """
-    (commit, *_) = [*_git("rev-parse", "--short", "HEAD"), ""]
+    (commit, *_) = [*git.lines("rev-parse", "--short", "HEAD"), ""]
     run: dict[str, Any] = {"commit": commit, "at": datetime.now(UTC).isoformat(timespec="seconds")}
     path = runs_file()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ def folders(tmp_path: Path) -> Path:
         "run.py",
         "again.txt",
         "leftovers.py",
+        "git.py",
         "imports.py",
         "ledger.py",
         "slow.py",
