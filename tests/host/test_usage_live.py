@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +15,10 @@ from koordebpf.collect.usage.pressure import FilePressure
 from koordebpf.errors import SupportError
 from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
 from koordebpf.kernel.proc.meminfo import Meminfo
-from koordebpf.units import PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
-from tests.host.usage_node import MeasuredUsage, UsageNode, group_of, uid_of
+from tests.host.usage_node import HELD, MeasuredUsage, UsageNode, group_of, uid_of
 
 Make = Callable[..., MeasuredUsage]
-
-# MEMCG_CHARGE_BATCH (mm/memcontrol.c) of each CPU are in no sum of memory.stat yet.
-NOT_COUNTED_YET = 64 * PAGE_BYTES * (os.cpu_count() or 1)
 
 
 def relative(node: UsageNode, path: Path) -> str:
@@ -119,7 +114,7 @@ def test_a_busy_container_and_its_pod_are_measured_as_the_kernel_counts_them(
     assert its.latest("sys_cpu_usage") == pytest.approx(0, abs=0.1)
     memory = its.latest("container_memory_usage", container.name)
     assert memory is not None
-    assert memory >= (16 << 20) - NOT_COUNTED_YET
+    assert memory >= HELD
     assert its.latest("pod_memory_usage", uid) == pytest.approx(memory, rel=0.05)
     assert its.latest("container_memory_usage", other.name) == 0
 
@@ -238,7 +233,7 @@ def test_host_applications_are_measured_and_are_no_part_of_the_system(
     assert its.latest("sys_cpu_usage") == pytest.approx(0, abs=0.1)
     held = its.latest("host_application_memory_usage", "nginx")
     assert held is not None
-    assert held >= 16 << 20
+    assert held >= HELD
     assert (its.latest("host_application_memory_usage_with_page_cache", "nginx") or 0) >= held
     assert its.latest("host_application_cpu_usage", "absent") is None
 
@@ -261,7 +256,7 @@ def test_a_container_that_makes_cgroups_of_its_own_changes_nothing_for_others(
     pod = its.latest("pod_cpu_usage", uid_of(usage_node, "hostile"))
     assert pod is not None, its.dropped()
     assert its.latest("container_cpu_usage", hostile.name) == pytest.approx(pod, rel=0.1)
-    assert (its.latest("container_memory_usage", hostile.name) or 0) >= 16 << 20
+    assert (its.latest("container_memory_usage", hostile.name) or 0) >= HELD
     assert (its.latest("container_cpu_usage", good.name) or 0) > 0.02
     assert its.latest("container_cpu_usage", "nested-0") is None
     assert {group.name for group in its.usage.groups.by_id.values() if group.kind == "container"} == {
