@@ -28,7 +28,8 @@ LIVE_FOLDERS = ("host", "cluster")
 _LEAST_LINES, _LEAST_BRANCHES = 98, 95
 # Python imports it at its start: each process below a test is measured, and adds what it found when it ends.
 _MEASURE_CHILDREN = "import coverage\ncoverage.process_startup()\n"
-_SETTINGS = "[run]\nbranch = true\nparallel = true\nsource = koordebpf\ndata_file = {data}\n"
+# By its path: tests copy the package, and run the copy.
+_SETTINGS = f"[run]\nbranch = true\nparallel = true\nsource = {ROOT / 'koordebpf'}\ndata_file = {{data}}\n"
 
 VARIABLE = "KOORDEBPF_COVERAGE"  # the folder that tests/run.py has what it reaches written to
 
