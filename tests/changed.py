@@ -2,39 +2,34 @@
 
 A change is what differs from where main was left (origin/main, or main; on main itself the commit before); files that
 git does not know yet count. Python reaches test modules by imports (imports.py), anything else by `OWNERS`.
-`run.py` runs the folders that have any, with this module as pytest's plugin, which passes over the other modules.
 `python -m tests.changed FILE…` takes these files for the change.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from tests import git, imports
-from tests.run import FOLDERS
+from tests import git, imports, run
 
 # Where a file that is not Python is tested: it, or what is in a folder of this name. Any other of koordebpf/ or tests/
 # counts as the modules of its folder, and any other of the top is tested by all.
 OWNERS = {
     "bpf": ("tests/host", "tests/golden", "tests/contract", "tests/unit/kernel", "tests/unit/events"),
     "deploy": ("tests/deploy", "tests/contract", "tests/cluster"),
-    "docs": ("tests/contract",),
+    "docs": ("tests/rules", "tests/contract/test_site.py"),
     "vagrant": ("tests/contract", "tests/cluster"),
     "tests/workloads": ("tests/host", "tests/contract", "tests/cluster"),
-    "tests/README.md": ("tests/contract",),
-    "README.md": ("tests/contract",),
-    "CONTRIBUTING.md": ("tests/contract",),
-    "SECURITY.md": ("tests/contract",),
+    "tests/README.md": ("tests/rules",),
+    "README.md": ("tests/rules", "tests/contract/test_site.py"),
+    "CONTRIBUTING.md": ("tests/rules",),
+    "SECURITY.md": ("tests/rules",),
     "CHANGELOG.md": (),
     "LICENSE": (),
     ".gitignore": (),
 }
-_MODULES = "KOORDEBPF_CHANGED_MODULES"  # what is chosen, for the pytest of each folder
 _NOT_QUICK = ("browser", "node", "vm")
 
 
@@ -51,7 +46,7 @@ def selected(paths: Iterable[str], sources: Mapping[str, str]) -> list[str]:
         folders |= set(owners[0] if owners else () if beside else ("tests",))
     reached = imports.importers(imports.graph(dict.fromkeys(python, "") | dict(sources)), python)
     in_folders = {
-        path for path in sources if imports.is_test(path) and path.startswith(tuple(f"{at}/" for at in folders))
+        path for path in sources if imports.is_test(path) and f"{path}/".startswith(tuple(f"{at}/" for at in folders))
     }
     return sorted(in_folders | {path for path in reached if path in sources})
 
@@ -75,12 +70,6 @@ def changed() -> list[str]:
     return git.changed_since(base[0]) + git.lines("ls-files", "--others", "--exclude-standard")
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Pass over the test modules that are not chosen."""
-    is_other = collection_path.suffix == ".py" and imports.is_test(_relative(collection_path))
-    return True if is_other and _relative(collection_path) not in os.environ[_MODULES].split(":") else None
-
-
 def _relative(path: Path) -> str:
     return path.relative_to(imports.ROOT).as_posix()
 
@@ -90,16 +79,14 @@ def main(arguments: list[str]) -> int:
     paths = [_relative(Path(each).resolve()) for each in arguments] or changed()
     modules = selected(paths, imports.sources())
     of_folder = Counter(module.split("/")[1] for module in modules)
-    folders = [folder for folder in FOLDERS if folder in of_folder and folder not in _NOT_QUICK]
+    folders = [folder for folder in run.FOLDERS if folder in of_folder and folder not in _NOT_QUICK]
     print(f"changed: {len(paths)} files; they reach {len(modules)} test modules:", end=" ")
     print(", ".join(f"{folder} {count}" for folder, count in of_folder.items()) or "none")
     for folder in of_folder.keys() - set(folders):
-        print(f"left out: {folder}: not in make test", flush=True)
+        print(f"left out: {folder}: {'make lint' if folder == 'rules' else 'make test-all'} runs it", flush=True)
     if not folders:
         return 0
-    command = [sys.executable, "tests/run.py", "--quick", *folders, "--", "-p", "tests.changed"]
-    environment = os.environ | {_MODULES: ":".join(modules)}
-    return subprocess.run(command, cwd=imports.ROOT, env=environment, check=False).returncode
+    return run.main(["--quick", *(module for module in modules if module.split("/")[1] in folders)])
 
 
 if __name__ == "__main__":

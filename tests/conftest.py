@@ -13,7 +13,7 @@ from typing import Never, TypeVar
 
 import pytest
 
-from tests import slow, time_limit
+from tests import slow
 from tests.support import decided_again
 
 os.environ.setdefault("KOORDEBPF_RUN_RECORDER_FOLDER", "none")  # agents of tests do not write to /var/lib
@@ -31,21 +31,18 @@ CAUSE = "cause"  # how the first of them failed, a line
 SPENT = "spent"  # seconds with its fixtures, where those are many
 _REPORTED_S = 0.5
 _REQUIRED = frozenset(filter(None, os.environ.get("KOORDEBPF_REQUIRE", "").split(",")))
-_MAY_SKIP = (OTHER_MACHINE, time_limit.LEFT_OUT)
 # The module without which a folder's tests cannot be collected; `.ci/setup FOLDER` installs it.
 _NEEDED = {"browser": "selenium", "cluster": "trustme", "node": "qemu.qmp"}
 _NOT_COLLECTED = pytest.StashKey[list[str]]()
-_LIMITS = pytest.StashKey[str]()
 _CAUSE = pytest.StashKey[str]()
 _SPENT = pytest.StashKey[float]()
-_PACE = pytest.StashKey[time_limit.Pace]()
 
 
 def _fail_if_required(report: R, path: Path) -> R:
     folder = next(iter(path.relative_to(_TESTS).parts), "") if path.is_relative_to(_TESTS) else ""
     if report.skipped and folder in _REQUIRED and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-        if str(reason).removeprefix("Skipped: ").startswith(_MAY_SKIP):
+        if str(reason).removeprefix("Skipped: ").startswith(OTHER_MACHINE):
             return report
         report.outcome = "failed"
         report.longrepr = f"{reason}\nKOORDEBPF_REQUIRE={','.join(sorted(_REQUIRED))} allows no skip in tests/{folder}"
@@ -53,8 +50,7 @@ def _fail_if_required(report: R, path: Path) -> R:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the time limits out of the environment: those are not of runs that tests start."""
-    config.stash[_LIMITS] = os.environ.pop(time_limit.VARIABLE, "")
+    """Let SIGTERM end a run as ^C does."""
     config.stash[_NOT_COLLECTED] = []
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -95,24 +91,6 @@ def _is_installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # the package that it is in
         return False
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Pace slow tests where their folder has a time limit."""
-    folders = {
-        next(iter(item.path.relative_to(_TESTS).parts)) for item in session.items if item.path.is_relative_to(_TESTS)
-    }
-    given = session.config.stash[_LIMITS]
-    if limits_s := [limit_s for folder in folders if (limit_s := time_limit.until_s(folder, given)) is not None]:
-        session.config.stash[_PACE] = time_limit.Pace(session.items, min(limits_s))
-
-
-@pytest.hookimpl(tryfirst=True)  # before any fixture is set up
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave a slow test out where the folder's time is up."""
-    pace = item.config.stash.get(_PACE, None)
-    if pace is not None and pace.is_left_out(item.nodeid):
-        pytest.skip(time_limit.LEFT_OUT)
 
 
 # Last, so that pytest-rerunfailures sees a skip that became a failure: such a one is not tried again (again.txt).

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Counted:
-    """How many tests ended how; which failed, and what was left out.
+    """How many tests ended how, and which failed.
 
     `unsteady`: which failed once and then passed, with how they failed. `items`: the seconds of each item of the ledger
-    that passed whole (ledger.py).
+    that passed whole (ledger.py); `in_machines`: the modules that passed in a virtual machine, with its title.
     """
 
     passed: int = 0
@@ -21,8 +21,8 @@ class Counted:
     skipped: int = 0
     names: list[str] = field(default_factory=list)
     unsteady: dict[str, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
     items: dict[str, float] = field(default_factory=dict)
+    in_machines: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Counted) -> None:
         """Add what another folder had."""
@@ -31,8 +31,8 @@ class Counted:
         self.skipped += other.skipped
         self.names += other.names
         self.unsteady |= other.unsteady
-        self.left_out += other.left_out
         self.items |= other.items
+        self.in_machines |= other.in_machines
 
 
 def died(why: str) -> Counted:

@@ -49,12 +49,16 @@ _MOST_RUNS = 200  # kept until they are taken
 
 
 class Entry(msgspec.Struct):
-    """Of one item: its turn, what it took, and the last commit at which it passed, with the day."""
+    """Of one item: its turn, what it took, and the last commit at which it passed, with the day.
+
+    `machine`: the virtual machine that it passed in, of a module of which this kernel skips every slow test.
+    """
 
     turn: int
     seconds: float = _UNKNOWN_S
     commit: str | None = None
     day: str | None = None
+    machine: str = ""
 
 
 class SecondTry(msgspec.Struct):
@@ -80,12 +84,16 @@ class Ledger(msgspec.Struct):
 
 
 class Run(msgspec.Struct):
-    """One run of tests on this machine: seconds of the items that passed whole, and how what was tried twice failed."""
+    """One run of tests on this machine: seconds of the items that passed whole, and how what was tried twice failed.
+
+    `in_machines`: the modules that passed in a virtual machine, with its title.
+    """
 
     commit: str
     at: str
     passed: dict[str, float] = {}
     again: dict[str, str] = {}
+    in_machines: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,9 @@ def taken(ledger: Ledger, items: Iterable[str], runs: Sequence[Run]) -> Ledger:
         for item, run_s in run.passed.items():
             if item in found:
                 found[item] = Entry(found[item].turn, round(run_s, 1), run.commit, run.at[:10])
+        for item, machine in run.in_machines.items():
+            if item in found and (found[item].commit is None or found[item].machine):
+                found[item] = Entry(found[item].turn, 0.0, run.commit, run.at[:10], machine)
     return Ledger(ledger.merges + 1, dict(sorted(found.items())), tried_again(ledger, runs))
 
 
@@ -210,6 +221,12 @@ def selection() -> Selection:
     return select(read(), items(), owned_by(paths, imports.graph(gone | imports.sources())))
 
 
+def never_passed() -> list[str]:
+    """Return the items that passed neither by the ledger nor in the runs that it has not."""
+    known = taken(read(), items(), recorded())
+    return [item for item, entry in known.items.items() if entry.commit is None]
+
+
 def runs_file() -> Path:
     """Return where the runs are until they are taken."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "koordebpf" / "runs.jsonl"
@@ -229,7 +246,8 @@ def print_items(ledger: Ledger, names: Iterable[str]) -> None:
     """Print a row an item, those that never passed first, then the oldest."""
     entries = {name: ledger.items.get(name, Entry(turn=0)) for name in names}
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].day or "", each[0])):
-        print(f"{entry.day or 'never':10}  {(entry.commit or '')[:8]:8}  {entry.seconds:6.0f} s  {name}")
+        place = f", in {entry.machine}" if entry.machine else ""
+        print(f"{entry.day or 'never':10}  {(entry.commit or '')[:8]:8}  {entry.seconds:6.0f} s  {name}{place}")
     print(f"{len(entries)} items, {sum(entry.day is None for entry in entries.values())} never passed")
 
 
@@ -286,7 +304,7 @@ def recorded() -> list[Run]:
     return found
 
 
-def record(passed: Mapping[str, float], again: Mapping[str, str]) -> None:
+def record(passed: Mapping[str, float], again: Mapping[str, str], in_machines: Mapping[str, str] | None = None) -> None:
     """Add a run of this checkout to those that wait to be taken.
 
     Raises:  OSError: the file cannot be written.
@@ -297,7 +315,7 @@ def record(passed: Mapping[str, float], again: Mapping[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         *(path.read_text().splitlines() if path.exists() else []),
-        json.dumps(run | {"passed": passed, "again": again}),
+        json.dumps(run | {"passed": passed, "again": again, "in_machines": in_machines or {}}),
     ]
     path.write_text("\n".join(lines[-_MOST_RUNS:]) + "\n")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests import run
+from tests import lacking, run
 from tests.cluster.releases import RELEASES, VARIABLE, Release
 from tests.counted import Counted
 
@@ -87,7 +87,7 @@ def main(minors: Sequence[str]) -> int:
     if unknown := sorted(set(minors) - set(RELEASES)):
         print(f"no minor {', '.join(unknown)} here; there are: {', '.join(RELEASES)}", file=sys.stderr)
         return 2
-    if lacks := run.what_node_lacks():
+    if lacks := lacking.what_node_lacks():
         print(f"test-minors: {lacks}", file=sys.stderr)
         return 3
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests import imports
+
 # Modules below tests/, each of which is a command. Only slow tests need the agent's image and others' Go code.
 DEPLOY = ("deploy.programs",)
 CLUSTER_QUICK = ("cluster.binaries",)
@@ -26,8 +28,24 @@ CLUSTER = (
 )
 NODE = ("node.image", "cluster.agent_image")
 VM = ("vm.compiled",)
+_OF_FOLDERS = {"deploy": DEPLOY, "cluster": CLUSTER, "node": NODE}
 _LATER = tuple(dict.fromkeys((*CLUSTER, *NODE, *VM)))
 _ROOT = Path(__file__).resolve().parents[1]
+
+
+def of_folder(folder: str, test_modules: Sequence[str] = (), *, quick: bool = False) -> tuple[str, ...]:
+    """Return what brings what a folder's tests need, or those of it that some test modules reach by imports."""
+    if folder == "cluster" and quick:
+        return CLUSTER_QUICK
+    found = _OF_FOLDERS.get(folder, ())
+    if not (found and test_modules):
+        return found
+    graph = imports.graph(imports.sources())
+    return tuple(name for name in found if imports.importers(graph, [_path(name)]).keys() & set(test_modules))
+
+
+def _path(name: str) -> str:
+    return f"tests/{name.replace('.', '/')}.py"
 
 
 def bring(modules: Sequence[str]) -> str | None:

@@ -1,13 +1,14 @@
-"""Run the test folders and add them up.
+"""Run the test folders and add them up: all of it, without arguments.
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
 use the live kernel run one after the other, and beside them those that need nothing (lanes.py); then virtual machines,
-on one CPU, with the lowest priority (machines.py). `--kernels all` boots every machine, not only the first, and
-runs the stories of tests/node. With KOORDEBPF_COVERAGE what those that need nothing reach is measured (cover.py).
-A test of real servers or the live kernel that fails is tried once more, and named at the end if it passes then; one
-that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
-`python tests/run.py unit golden` runs only these; arguments after `--` go to pytest. `--quick` leaves out the virtual
-machines, the tests that are marked `slow`, and the manifests where what renders them is not compiled yet.
+on one CPU, with the lowest priority (machines.py). With KOORDEBPF_COVERAGE what those that need nothing reach is
+measured (cover.py). A test of real servers or the live kernel that fails is tried once more, and named at the end if it
+passes then; one that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
+`python tests/run.py unit golden` runs only these, and `python tests/run.py tests/unit/test_ledger.py` only this module;
+arguments after `--` go to pytest. `--quick` leaves out virtual machines, nodes in guests, the browser, the tests that
+are marked `slow`, and the manifests where what renders them is not compiled yet. `--merge` runs what the ledger selects
+for this commit of what that leaves out (ledger.py). Where everything ran, a test that no machine runs fails.
 A test that is not marked and takes longer than 3 s is run up to three times more; if it takes as long each time, it
 fails.
 """
@@ -17,8 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import cover, lanes, ledger, programs, slow, time_limit  # noqa: E402
+from tests import cover, lacking, lanes, ledger, programs, slow  # noqa: E402
 from tests.counted import Counted, died, twice  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -51,7 +50,6 @@ FOLDERS = {
     "node": "root, Debian's packages, Go's modules and QEMU: a node in a virtual machine, with cgroup v2 and systemd",
     "vm": "Debian's apt and QEMU: the host tests in virtual machines, on other kernels",
 }
-_ONLY_BY_NAME = {"node"}  # it takes half an hour of an emulated CPU; with every kernel its stories run, too
 # pytest's arguments where a test fails once in ten thousand because this machine did something else meanwhile. Of more
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
@@ -62,94 +60,16 @@ _IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
 _TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("unit", "properties", "trees", "golden", "scenarios")
 _ORDER = (*_ON_THIS_KERNEL, "contract", *_NEEDS_NOTHING, "deploy")  # the longest first
+_WHOLE = ("browser", "node")  # a quick run has none of their tests
+# What .ci/setup brings → the folder whose tests use it.
+_SET_UP = {"vm": "vm", "cluster": "cluster", "node": "node", "browser": "browser", "shells": "contract", "felt": "host"}
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _TEST_S = 900  # a test that takes longer waits for ever
 
 
-def has_memory_hierarchy() -> bool:
-    """Tell whether a memory controller is mounted, on v1 or v2."""
-    v2 = Path("/sys/fs/cgroup/cgroup.controllers")
-    if v2.exists() and "memory" in v2.read_text().split():
-        return True
-    return any(
-        line.split()[2] == "cgroup" and "memory" in line.split()[3].split(",")
-        for line in Path("/proc/mounts").read_text().splitlines()
-    )
-
-
-def what_host_lacks() -> str | None:
-    """Return why the host tests cannot run here and what to do, or None."""
-    if os.geteuid() != 0:
-        return "needs root; run it with: sudo make test"
-    if not has_memory_hierarchy():
-        return "needs a mounted memory controller (cgroup v1 or v2); run it on a machine that has one"
-    return None
-
-
-def what_deploy_lacks() -> str | None:
-    """Return why manifests cannot be rendered here and what to do, or None."""
-    if platform.machine() not in {"x86_64", "aarch64"}:
-        return "needs x86-64 or arm64, for which Go's wheel is made"
-    if not shutil.which("apt-get"):
-        return "needs a Debian or Ubuntu, whose archive promtool comes from"
-    return None
-
-
-def what_quick_deploy_lacks() -> str | None:
-    """Return why manifests are not rendered by a quick run, or None."""
-    if lacks := what_deploy_lacks():
-        return lacks
-    command = [sys.executable, "-m", "tests.deploy.programs", "--are-here"]
-    if subprocess.run(command, cwd=TESTS.parent, check=False).returncode:
-        return "helm and kustomize are not compiled yet, which takes minutes; run: make test-all"
-    return None
-
-
-def what_cluster_lacks() -> str | None:
-    """Return why no cluster can be started here and what to do, or None."""
-    if os.geteuid() != 0:
-        return "needs root: its node is made of cgroups and namespaces; run it with: sudo make test"
-    if platform.machine() not in {"x86_64", "aarch64"}:
-        return "needs x86-64 or arm64, for which Go's wheel and the image are made"
-    if not shutil.which("apt-get"):
-        return "needs a Debian or Ubuntu, whose archive containerd and runc come from"
-    return None
-
-
-def what_vm_lacks() -> str | None:
-    """Return why no virtual machine can be booted here and what to do, or None."""
-    if platform.machine() != "x86_64":
-        return "needs x86-64: the kernels are Debian's for amd64"
-    if not shutil.which("apt-get"):
-        return "needs a Debian, whose archive the kernels come from"
-    if os.geteuid() != 0 and not shutil.which("qemu-system-x86_64"):
-        return "needs QEMU; install it once with: sudo .ci/setup vm"
-    if " " in str(TESTS.parent):
-        return "needs a checkout without a space in its path, which virtme-ng splits; move it"
-    return None
-
-
-def what_browser_lacks() -> str | None:
-    """Return why no browser can be started here and what to do, or None."""
-    if shutil.which("chromium") and shutil.which("chromedriver"):
-        return None
-    if not shutil.which("apt-get"):
-        return "needs a Debian, whose archive Chromium comes from"
-    if os.geteuid() != 0:
-        return "needs Chromium and its driver; install them once with: sudo .ci/setup browser"
-    return None
-
-
-def what_node_lacks() -> str | None:
-    """Return why no node can be booted here and what to do, or None."""
-    if platform.machine() != "x86_64":
-        return "needs x86-64: its image is Debian's for amd64"
-    return what_cluster_lacks()
-
-
-def run_folder(folder: str, arguments: Sequence[str], *, brings: bool = True) -> Counted:
-    """Run one folder's tests, after what brings what they need."""
-    lane = lane_of(folder, arguments)
+def run_folder(folder: str, arguments: Sequence[str], modules: Sequence[str] = (), *, brings: bool = True) -> Counted:
+    """Run one folder's tests, or some modules of it, after what brings what they need."""
+    lane = lane_of(folder, arguments, modules)
     if brings and lane.brings and (code := subprocess.run(lane.brings, cwd=TESTS.parent, check=False).returncode):
         return _not_brought(folder, code)
     lane.report.unlink(missing_ok=True)
@@ -158,12 +78,14 @@ def run_folder(folder: str, arguments: Sequence[str], *, brings: bool = True) ->
     return _counted_with_left(folder, lane.report, code, watched)
 
 
-def run_lanes(arguments: Mapping[str, Sequence[str]], when_only_live: Callable[[], None]) -> Counted:
+def run_lanes(
+    arguments: Mapping[str, Sequence[str]], modules: Mapping[str, Sequence[str]], when_only_live: Callable[[], None]
+) -> Counted:
     """Run folders side by side, each with its arguments; print what each printed when it has ended."""
     color = ["--color=yes"] if sys.stdout.isatty() else []
     measured, total = _measured(), Counted()
     chosen = [
-        lane_of(folder, [*color, *arguments[folder]], measured if folder in _NEEDS_NOTHING else {})
+        lane_of(folder, [*color, *arguments[folder]], modules[folder], measured if folder in _NEEDS_NOTHING else {})
         for folder in sorted(arguments, key=_ORDER.index)
     ]
 
@@ -179,22 +101,22 @@ def run_lanes(arguments: Mapping[str, Sequence[str]], when_only_live: Callable[[
     return total
 
 
-def lane_of(folder: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> lanes.Lane:
-    """Return how the tests of a folder are run."""
+def lane_of(
+    folder: str,
+    arguments: Sequence[str],
+    modules: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> lanes.Lane:
+    """Return how the tests of a folder are run, or some modules of it."""
     report = REPORTS / f"{folder}.xml"
-    is_quick = f"not {slow.MARK}" in arguments
-    brought = {"deploy": programs.DEPLOY, "node": programs.NODE}
-    brought["cluster"] = programs.CLUSTER_QUICK if is_quick else programs.CLUSTER
-    if folder == "node" and time_limit.is_over("node"):  # that took minutes
-        brought["node"] = ()
-    modules = brought.get(folder, ())
+    brought = programs.of_folder(folder, modules, quick=f"not {slow.MARK}" in arguments)
     return lanes.Lane(
         folder,
-        _command(folder, report, arguments),
+        _command(folder, report, [*(modules or [str(TESTS / folder)]), *arguments]),
         report,
         is_live=folder in _ON_THIS_KERNEL,
         environment={**_bytecode(), **(environment or {})},
-        brings=[sys.executable, "-m", "tests.programs", *modules] if modules else [],
+        brings=[sys.executable, "-m", "tests.programs", *brought] if brought else [],
     )
 
 
@@ -221,7 +143,7 @@ def _command(folder: str, report: Path, arguments: Sequence[str]) -> list[str]:
     # A test's own time: what its fixture sets up for others, too, is not why it takes long (slow.py).
     options = [f"--junitxml={report}", "--override-ini=junit_duration_report=call", f"--timeout={_TEST_S}"]
     options += [*again, *_IN_PARALLEL.get(folder, [])]
-    return [sys.executable, "-m", "pytest", "-q", *options, str(TESTS / folder), *arguments]
+    return [sys.executable, "-m", "pytest", "-q", *options, *arguments]
 
 
 def _counted_with_left(folder: str, report: Path, code: int, watched: Watched) -> Counted:
@@ -250,16 +172,14 @@ def _counted(folder: str, report: Path, code: int) -> Counted:
     unsteady = {name: cause for name, cause in again.items() if name not in names}
     if code and not failed:  # usage errors and interruptions fail no test
         failed, names = 1, [f"{folder}: pytest ended with {code}"]
-    late = sum(time_limit.LEFT_OUT in skip.get("message", "") for case in cases for skip in case.iter("skipped"))
-    left_out = [f"{folder}: {late} slow tests"] * (late > 0)
-    return Counted(passed, failed, skipped, names, unsteady, left_out, _items(folder, cases))
+    return Counted(passed, failed, skipped, names, unsteady, _items(folder, cases))
 
 
 # The modules with tests of which only some runs have each, where none failed and not all were skipped.
 def _items(folder: str, cases: Sequence[ET.Element]) -> dict[str, float]:
     modules: dict[str, list[ET.Element]] = {}
     for case in cases:
-        if folder in ("browser", "node") or _property(case, slow.MARK):
+        if folder in _WHOLE or _property(case, slow.MARK):
             modules.setdefault(slow.node_of(case).partition("::")[0], []).append(case)
     return {
         module: sum(float(_property(case, "spent") or 0) for case in found)
@@ -284,7 +204,7 @@ def judge_second_tries(total: Counted, folders: list[str]) -> None:
     total.add(Counted(failed=len(failed), names=failed))
     if _TRIED_AGAIN & set(folders) or total.items:
         try:
-            ledger.record(total.items, total.unsteady)
+            ledger.record(total.items, total.unsteady, total.in_machines)
         except OSError as error:
             print(f"{ledger.runs_file()}: {error.strerror}: what passed and was tried again is not written down")
 
@@ -296,6 +216,15 @@ def judge_slow(total: Counted, folders: Sequence[str]) -> None:
     total.add(Counted(failed=len(names), names=names))
 
 
+def judge_all(total: Counted) -> None:
+    """Add, after a run of everything, the tests that no machine runs, and what the ledger says never passed."""
+    from tests.vm import nowhere
+
+    never, found = ledger.never_passed(), nowhere.of_run(REPORTS / "host.xml")
+    names = [*(f"no machine runs: {node}" for node in found), *(f"never passed: {item}" for item in never)]
+    total.add(Counted(failed=len(names), names=names))
+
+
 def main(arguments: list[str]) -> int:
     """Run the folders named, or all; print the total; return the exit code."""
     asked = _asked(arguments)
@@ -303,24 +232,23 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Whatever a shell starts in its background ignores SIGINT, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if what_host_lacks() is None:
+    if lacking.what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.
         os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster,node")
     started_s = time.monotonic()
-    lacking = _lacking(quick=asked.quick)
-    left_to_name = _ONLY_BY_NAME if asked.kernels == "first" else set()
-    wanted = asked.folders or [folder for folder in FOLDERS if folder not in left_to_name]
-    chosen = [folder for folder in wanted if lacking.get(folder) is None]
-    for extra in ("vm", "cluster", "node", "browser"):
-        if extra in chosen:  # before anything runs: what it misses goes into the same .venv
+    missing = _missing(quick=asked.quick)
+    chosen = [folder for folder in asked.folders if missing.get(folder) is None]
+    for extra, folder in _SET_UP.items():  # before anything runs: what it misses goes into the same .venv
+        if folder in chosen and (extra == "cluster" or not asked.quick):
             subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
     total = _run_all(asked, chosen, started_s)
     judge_second_tries(total, chosen)
     if not asked.for_pytest:
         judge_slow(total, chosen)
+    if asked.is_everything and chosen == asked.folders:
+        judge_all(total)
     print(f"\n{time.monotonic() - started_s:.0f} s in all")
-    print(*(f"left out: {folder}: {lacking[folder]}\n" for folder in wanted if folder not in chosen), sep="", end="")
-    print(*(f"left out, no time was left: {name}\n" for name in total.left_out), sep="", end="")
+    print(*(f"left out: {each}: {missing[each]}\n" for each in asked.folders if each not in chosen), sep="", end="")
     print(*(f"{line}\n" for line in ledger.second_tries(total.unsteady)), sep="", end="")
     print(*(f"failed: {name}\n" for name in total.names), sep="", end="")
     COUNTS.write_text(json.dumps({"passed": total.passed, "failed": total.failed, "skipped": total.skipped}))
@@ -335,34 +263,50 @@ def _asked(arguments: list[str]) -> argparse.Namespace:
         description="Run test folders, cheapest first; what comes after -- goes to pytest.",
         allow_abbrev=False,
     )
-    parser.add_argument("folders", nargs="*", metavar="FOLDER", help=f"one of {', '.join(FOLDERS)}; default: all")
-    parser.add_argument("--kernels", default="first", help="virtual machines: first, all, or some by name")
-    parser.add_argument("--quick", action="store_true", help="without virtual machines and slow tests")
+    parser.add_argument(
+        "what", nargs="*", metavar="FOLDER|MODULE", help=f"a path, or one of {', '.join(FOLDERS)}; default: all"
+    )
+    parser.add_argument("--kernels", default="all", help="virtual machines: first, all, or some by name")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--quick", action="store_true", help="without virtual machines and slow tests")
+    kind.add_argument("--merge", action="store_true", help="what else the ledger selects for this commit")
     asked = parser.parse_args(arguments[:at])
-    if unknown := sorted(set(asked.folders) - set(FOLDERS)):
-        parser.error(f"no test folder {', '.join(unknown)}; there are: {', '.join(FOLDERS)}")
     asked.for_pytest = arguments[at + 1 :]
+    asked.is_everything = not (asked.what or asked.quick or asked.merge or asked.for_pytest or asked.kernels != "all")
+    if asked.merge:
+        selection = ledger.selection()
+        ledger.print_selection(selection, ledger.read())
+        asked.what = [item for item in sorted(selection.all) if not ledger.is_machine(item)]
+        machines = [item for item in sorted(selection.all) if ledger.is_machine(item)]
+        asked.what += ["vm"] if machines else []
+        asked.kernels = " ".join(item.replace(" ", "-") for item in machines)
+    is_all = not (asked.what or asked.merge)
+    asked.modules = {folder: [] for folder in FOLDERS if is_all or folder in asked.what}
+    for module in asked.what:
+        if module not in FOLDERS:
+            folder = next((each for each in FOLDERS if module.startswith(f"tests/{each}/")), None)
+            if folder is None or not (TESTS.parent / module).is_file():
+                parser.error(f"no test folder or module {module}; folders are: {', '.join(FOLDERS)}")
+            asked.modules.setdefault(folder, []).append(module)
+    asked.folders = [folder for folder in FOLDERS if folder in asked.modules]
     return asked
 
 
-def _lacking(*, quick: bool) -> dict[str, str | None]:
+def _missing(*, quick: bool) -> dict[str, str | None]:
     """Return why folders cannot run here, by folder; None: they can."""
     return {
-        "deploy": what_quick_deploy_lacks() if quick else what_deploy_lacks(),
-        "host": what_host_lacks(),
-        "browser": "a browser is part of make test-all" if quick else what_browser_lacks(),
-        "cluster": what_cluster_lacks(),
-        "node": what_node_lacks(),
-        "vm": "other kernels are part of make test-all" if quick else what_vm_lacks(),
+        "deploy": lacking.what_quick_deploy_lacks() if quick else lacking.what_deploy_lacks(),
+        "host": lacking.what_host_lacks(),
+        "browser": "a browser is part of make test-all" if quick else lacking.what_browser_lacks(),
+        "cluster": lacking.what_cluster_lacks(),
+        "node": "a node in a guest is part of make test-all" if quick else lacking.what_node_lacks(),
+        "vm": "other kernels are part of make test-all" if quick else lacking.what_vm_lacks(),
     }
 
 
 def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float) -> Counted:
     total, machines = Counted(), None
-    marks = ["-m", f"not {slow.MARK}"] if asked.quick else []
-    arguments = {folder: [*marks, *asked.for_pytest] for folder in chosen if folder != "vm"}
-    if "node" in arguments and not asked.folders:
-        arguments["node"] += ["-m", slow.STORY]
+    arguments = {folder: [*_marks(asked, folder), *asked.for_pytest] for folder in chosen if folder != "vm"}
 
     def boot() -> None:
         nonlocal machines
@@ -371,14 +315,14 @@ def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float)
     try:
         if len(arguments) > 1 and not asked.for_pytest:
             print(f"\n== {', '.join(arguments)} · side by side", flush=True)
-            total.add(run_lanes(arguments, boot))
+            total.add(run_lanes(arguments, asked.modules, boot))
             arguments = {}
         else:
             boot()
         for folder, given in arguments.items():
             seconds = time.monotonic() - started_s
             print(f"\n== {folder} · needs {FOLDERS[folder]} · {seconds:.0f} s since the start", flush=True)
-            total.add(run_folder(folder, given))
+            total.add(run_folder(folder, given, asked.modules[folder]))
         if machines:
             print(f"\n== vm · needs {FOLDERS['vm']} · {time.monotonic() - started_s:.0f} s since the start", flush=True)
             total.add(machines.counted())
@@ -386,6 +330,12 @@ def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float)
         if machines:
             machines.end()
     return total
+
+
+def _marks(asked: argparse.Namespace, folder: str) -> list[str]:
+    if asked.quick:
+        return ["-m", f"not {slow.MARK}"]
+    return ["-m", slow.MARK] if asked.merge and folder not in _WHOLE else []
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Which tests take long and do not say so: with them `make test` would take long.
 
 The mark `slow` leaves a test to `make test-all`; `story` is for the dozen that `make test` runs however long they take,
-because each runs from a kernel event to the action that answers it. In tests/node it marks what `.ci/run` runs.
+because each runs from a kernel event to the action that answers it.
 """
 
 from __future__ import annotations

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import cover
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_package_that_was_run_and_is_gone_is_not_measured(tmp_path: Path) -> None:
     folder, copy = tmp_path / "measured", tmp_path / "copy"
     (copy / "koordebpf").mkdir(parents=True)

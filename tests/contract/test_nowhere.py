@@ -5,24 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests import time_limit
 from tests.vm import nowhere as command
 from tests.vm import table
 from tests.vm.machine import ROOT
 from tests.vm.skips import by_module, is_selected, nodes_of, nowhere, renewed, skipped_in
-from tests.vm.verdict import TestResult, read_tests
+from tests.vm.verdict import TestResult, Verdict, read_tests
 
 TESTS = ROOT / "tests"
 ONE, TWO = "tests/host/test_a.py::TestA::test_one", "tests/host/test_a.py::test_two[v2-23]"
 OTHER = "tests/host/test_b.py::test_one"
-REPORT = """<testsuites><testsuite tests="4">
+REPORT = """<testsuites><testsuite tests="3">
 <testcase classname="tests.host.test_a.TestA" name="test_one" time="1"/>
 <testcase classname="tests.host.test_b.TestA" name="test_one" time="1">
 <skipped message="not this kind of machine: v1"/></testcase>
-<testcase classname="tests.host.test_a" name="test_two[v2-23]" time="0">
-<skipped message="{left_out}"/></testcase>
+<testcase classname="tests.host.test_a" name="test_two[v2-23]" time="0"/>
 </testsuite></testsuites>"""
 
 
@@ -88,13 +87,31 @@ def test_a_skip_is_kept_by_module_and_comes_back() -> None:
 def test_a_report_renews_what_it_names_and_no_more() -> None:
     before = by_module([ONE, TWO])
     assert nodes_of(renewed(before, [result(ONE), result(OTHER, "not this kind of machine")])) == [TWO, OTHER]
-    # That no time was left for it says nothing of the kernel.
-    assert nodes_of(renewed(before, [result(ONE, time_limit.LEFT_OUT)])) == [ONE, TWO]
 
 
 def test_tests_of_one_name_in_two_modules_are_two(tmp_path: Path) -> None:
     report = tmp_path / "host.xml"
-    report.write_text(REPORT.format(left_out=time_limit.LEFT_OUT))
+    report.write_text(REPORT)
     tests = read_tests(report)
     assert [test.node for test in tests] == [ONE, "tests/host/test_b.py::TestA::test_one", TWO]
     assert skipped_in(tests) == ["tests/host/test_b.py::TestA::test_one"]
+
+
+def test_a_run_of_everything_is_judged_by_its_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "host.xml").write_text(REPORT)
+    machines = [variant.folder for variant in table.MATRIX if "tests/host/test_kill.py" in variant.tests]
+    monkeypatch.setattr(command, "FOUND", tmp_path)
+    for variant in table.MATRIX:
+        (tmp_path / variant.folder).mkdir()
+        tests = (TestResult("test_one", "passed", 0.1, node="tests/host/test_b.py::TestA::test_one"),)
+        (tmp_path / variant.folder / "verdict.json").write_bytes(msgspec.json.encode(Verdict(tests, ())))
+    assert machines
+    assert command.of_run(tmp_path / "host.xml") == ["tests/host/test_b.py::TestA::test_one"], (
+        "no machine has that file"
+    )
+    (tmp_path / "host.xml").write_text(REPORT.replace("test_b", "test_kill").replace("TestA", "TestKill"))
+    assert command.of_run(tmp_path / "host.xml") == []
+    skipped = (TestResult("test_one", "skipped", 0.1, node="tests/host/test_kill.py::TestKill::test_one"),)
+    for name in machines:
+        (tmp_path / name / "verdict.json").write_bytes(msgspec.json.encode(Verdict(skipped, ())))
+    assert command.of_run(tmp_path / "host.xml") == ["tests/host/test_kill.py::TestKill::test_one"]

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,14 +39,18 @@ def folders(tmp_path: Path) -> Path:
         "sum.py",
         "counted.py",
         "cover.py",
+        "lacking.py",
         "lanes.py",
         "machines.py",
         "programs.py",
-        "time_limit.py",
     ):
         shutil.copy(TESTS / name, tests)
     again = (TESTS / "again.txt").read_text()
     (tests / "again.txt").write_text(re.sub("--reruns-delay=.*", "--reruns-delay=0", again))
+    setup = tmp_path / ".ci" / "setup"
+    setup.parent.mkdir()
+    setup.write_text("#!/bin/sh\n")
+    setup.chmod(0o755)
     return tests
 
 
@@ -222,13 +225,28 @@ def test_a_quick_run_leaves_out_what_is_slow(folders):
 
 
 @pytest.mark.slow
-def test_what_is_slow_is_left_out_when_no_time_is_left(folders, monkeypatch):
-    monkeypatch.setenv("KOORDEBPF_TESTS_UNTIL", f"host={time.time() + 900} unit={time.time() - 1}")
-    (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.6", "0"))
-    (folders / "host" / "test_long.py").write_text(SLEEPS.replace("0.6", "0"))
-    done = run(folders, "host,unit", "unit", "host")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "9 passed, 0 failed, 1 skipped"), done.stdout
-    assert "left out, no time was left: unit: 1 slow tests\n" in done.stdout
+@pytest.mark.usefixtures("short_limit")
+def test_one_module_is_run_by_its_path(folders):
+    (folders / "unit" / "test_good.py").write_text(one_test("pass"))
+    (folders / "unit" / "test_bad.py").write_text(one_test("assert False"))
+    done = run(folders, "", "tests/unit/test_good.py")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed, 0 skipped")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_limit")
+def test_a_merge_runs_slow_tests_of_the_modules_whose_turn_it_is_and_of_new_ones(folders):
+    (folders / "vm").mkdir()
+    (folders / "vm" / "__init__.py").touch()  # else the checkout's own machines were meant
+    (folders / "vm" / "matrix.py").write_text("MATRIX = ()\n")
+    for name in ("its_turn", "another", "new"):
+        (folders / "unit" / f"test_{name}.py").write_text(SLEEPS.replace("0.6", "0"))
+    (folders / "unit" / "test_quick.py").write_text(one_test("assert False"))
+    items = {"tests/unit/test_its_turn.py": {"turn": 3}, "tests/unit/test_another.py": {"turn": 4}}
+    (folders / "ledger.json").write_text(json.dumps({"merges": 11, "items": items}))
+    done = run(folders, "", "--merge")
+    assert "  tests/unit/test_its_turn.py\n" in done.stdout.partition("== unit")[0]
+    assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 0 skipped", "the marked one of each"
 
 
 @pytest.mark.slow
@@ -492,10 +510,11 @@ def test_the_end_of_a_run_lets_its_tests_clean_up(folders, tmp_path, names, ende
     assert all((tmp_path / f"{name}-cleaned").exists() for name in names[: os.cpu_count()])
 
 
-def test_an_unknown_folder_is_refused_by_name(folders):
-    done = run(folders, "", "units")
+@pytest.mark.parametrize("name", ["units", "tests/unit/test_none.py", "tests/units/test_good.py"])
+def test_an_unknown_folder_or_module_is_refused_by_name(folders, name):
+    done = run(folders, "", name)
     assert done.returncode == 2
-    assert "units" in done.stderr
+    assert name in done.stderr
 
 
 # As a user that is not root, also where root runs this.
@@ -526,10 +545,6 @@ def test_a_quick_run_builds_no_image(folders, require_root, arguments, brought):
     for module in programs.CLUSTER:
         (folders / f"{module.replace('.', '/')}.py").write_text("open(__file__ + '.ran', 'w').close()")
     (folders / "cluster" / "test_good.py").write_text(one_test("pass"))
-    setup = folders.parent / ".ci" / "setup"
-    setup.parent.mkdir()
-    setup.write_text("#!/bin/sh\n")
-    setup.chmod(0o755)
     (folders.parent / "pytest.ini").write_text("[pytest]\nmarkers =\n slow\n story\n")
     done = run(folders, "", *arguments, "cluster")
     if "left out: cluster" in done.stdout:

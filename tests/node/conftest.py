@@ -27,11 +27,6 @@ from tests.node.pods import SLEEP
 from tests.node.proved import gathered, table
 from tests.node.state import Saved
 
-# Files and tests: the network, the node, a restored one, eviction, suppression beside systemd.
-_STORIES = {
-    *("test_network", "test_reachable", "test_restore", "test_only_the_hog_is_evicted[api]"),
-    "test_systemd_undoes_nothing_and_is_not_fought[cfsQuota]",
-}
 _MODES = {"observe": "--dry-run", "enforce": "--enforce"}
 
 
@@ -48,13 +43,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(tryfirst=True)  # before those that are marked are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each as slow, because an emulated CPU is five to ten times slower, and those that `.ci/run` runs."""
+    """Mark each as slow, because an emulated CPU is five to ten times slower."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(slow.MARK)
-            if {item.path.stem, item.name} & _STORIES:
-                item.add_marker(slow.STORY)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -150,10 +150,10 @@ class TestOwners:
     def test_what_all_tests_need_owns_them_all(self) -> None:
         assert self.selected("pyproject.toml") == ["tests/unit/test_agent.py", "tests/unit/test_else.py"]
 
-    def test_a_page_owns_the_contract(self) -> None:
-        assert changed.selected(["docs/tick.md"], SOURCES | {"tests/contract/test_docs.py": ""}) == [
-            "tests/contract/test_docs.py"
-        ]
+    def test_a_page_owns_the_rules_and_the_site(self) -> None:
+        owned = {"tests/rules/test_docs.py": "", "tests/contract/test_site.py": ""}
+        others = {"tests/contract/test_docs.py": "", "tests/contract/test_site_map.py": ""}
+        assert changed.selected(["docs/tick.md"], SOURCES | owned | others) == sorted(owned)
 
     def test_programs_of_the_kernel_own_host(self) -> None:
         host = {"tests/host/test_one.py": "", "tests/golden/test_records.py": ""}

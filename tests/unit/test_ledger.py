@@ -65,6 +65,18 @@ def test_what_is_new_runs_before_it_has_a_turn():
     assert set(chosen.new) == set(ITEMS) and not chosen.left
 
 
+def test_a_module_that_this_kernel_skips_passes_where_a_machine_runs_it(full):
+    here, elsewhere = MODULES[:2]
+    entry = full.items[elsewhere]
+    before = Ledger(0, {**full.items, elsewhere: Entry(entry.turn)})
+    run = Run("new", "2026-11-30T10:00:00+00:00", in_machines={here: MACHINES[0], elsewhere: MACHINES[1]})
+    found = taken(before, ITEMS, [run])
+    assert found.items[elsewhere] == Entry(entry.turn, 0.0, "new", "2026-11-30", MACHINES[1])
+    assert found.items[here] == full.items[here], "what machines run of it, too, is no more than that"
+    again = Run("newer", "2026-12-01T10:00:00+00:00", in_machines={elsewhere: MACHINES[2]})
+    assert taken(found, ITEMS, [again]).items[elsewhere].machine == MACHINES[2]
+
+
 def test_a_result_is_taken_with_its_commit_and_a_failure_keeps_the_older_one(full):
     runs = [
         Run("old", "2026-11-29T10:00:00+00:00", {MODULES[0]: 5.0}),

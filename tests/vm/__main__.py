@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shlex
 import signal
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tests import ledger, time_limit
+from tests import ledger
 from tests.counted import twice
 from tests.vm.compiled import obtain_compiled
 from tests.vm.kernel_log import stacks
@@ -108,19 +107,13 @@ class Slots:
 
 
 def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) -> dict[str, Verdict]:
-    """Boot every machine whose turn comes in time, return what each is found to be."""
+    """Boot every machine, return what each is found to be."""
     kernels = prepared(variants, renew=renew)
-    if time_limit.until_s("vm") is not None:  # each time others are the last, which may be left out
-        first = random.randrange(len(variants))
-        variants = [*variants[first:], *variants[:first]]
     is_over = threading.Event()
     slots = Slots(jobs)
 
-    def one(variant: Variant) -> Verdict | None:
+    def one(variant: Variant) -> Verdict:
         with slots.one():
-            if time_limit.is_over("vm"):
-                _say_of(variant, time_limit.LEFT_OUT)
-                return None
             return booted(variant)
 
     def booted(variant: Variant) -> Verdict:
@@ -146,8 +139,7 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
 
     with ThreadPoolExecutor(jobs) as machines:
         try:
-            verdicts = zip(variants, machines.map(one, variants), strict=True)
-            return {variant.title: verdict for variant, verdict in verdicts if verdict is not None}
+            return dict(zip((variant.title for variant in variants), machines.map(one, variants), strict=True))
         except BaseException:
             is_over.set()
             machines.shutdown(wait=False, cancel_futures=True)
@@ -223,6 +215,15 @@ def unsteady(variant: Variant, verdict: Verdict) -> dict[str, str]:
     return {f"{variant.title}: {test.name}": test.cause for test in again}
 
 
+def modules_of(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+    """Return the modules of which a test passed in a machine and none failed, with that machine's title."""
+    found = dict[str, str]()
+    for title, verdict in verdicts.items():
+        states = {(test.node.partition("::")[0], test.state) for test in verdict.tests}
+        found |= {module: title for module, state in states if state == "passed" and (module, "failed") not in states}
+    return found
+
+
 def indent(text: str) -> str:
     """Return the text, each line set in."""
     return "\n".join(f"     {line}" for line in text.splitlines())
@@ -275,11 +276,9 @@ def main(
             sys.exit(not measure(variants, minutes, renew=renew))
         verdicts = run(variants, jobs, minutes, renew=renew)
     except CannotHave as error:
-        verdicts, failed, again, left_out = {}, [f"cannot: {error}"], {}, []
+        verdicts, failed, again = {}, [f"cannot: {error}"], {}
         total = {"passed": 0, "failed": 1, "skipped": 0}
     else:
-        left_out = [variant.title for variant in variants if variant.title not in verdicts]
-        variants = tuple(variant for variant in variants if variant.title in verdicts)
         for variant in variants:
             explain(variant, verdicts[variant.title], RESULTS / variant.folder)
         total = counts(list(verdicts.values()))
@@ -288,12 +287,13 @@ def main(
             name: cause for variant in variants for name, cause in unsteady(variant, verdicts[variant.title]).items()
         }
     passed = {title: verdict.seconds for title, verdict in verdicts.items() if not verdict.count("failed")}
+    there = modules_of(verdicts) if tests is None else {}
     if counts_path is None:  # with it the caller, which runs more than this, judges them
         unsure = [f"needed a second try twice: {name}" for name in twice(again)]
         total, failed = {**total, "failed": total["failed"] + len(unsure)}, failed + unsure
-        ledger.record(passed if tests is None else {}, again)
+        ledger.record(passed if tests is None else {}, again, there)
     (counts_path or RESULTS / "counts.json").write_bytes(
-        msgspec.json.encode({**total, "names": failed, "unsteady": again, "left_out": left_out, "items": passed})
+        msgspec.json.encode({**total, "names": failed, "unsteady": again, "items": passed, "in_machines": there})
     )
     # The end of the output alone says what it is about.
     print("", *ledger.second_tries(again), sep="\n")

@@ -1,4 +1,4 @@
-"""What is booted: kernels, and what is different about each machine. `make test` boots the first."""
+"""What is booted: kernels, and what is different about each machine."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ MATRIX = (
 def chosen(words: list[str]) -> tuple[Variant, ...]:
     """Return what the words ask for: nothing is everything.
 
-    `first` and `rest` are what `make test` boots and what it does not; `6.1` is every machine with that kernel.
+    `first` is the one that takes least, `rest` the others; `6.1` is every machine with that kernel.
     Raises:  CannotHave: a word means nothing.
     """
     picked: list[Variant] = []

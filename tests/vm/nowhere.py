@@ -10,17 +10,26 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
+import msgspec
 
 from tests.vm.matrix import MATRIX
 from tests.vm.skips import nodes_of, nowhere, skipped_in
-from tests.vm.table import Results, load
-from tests.vm.verdict import read_tests
+from tests.vm.table import FOUND, Results, load
+from tests.vm.verdict import Verdict, read_tests
 
 
 def of_results(results: Results, skipped: Iterable[str]) -> list[str]:
     """Return which of these tests no machine of the matrix runs. One that was not asked yet skips none of its tests."""
     there = {folder: set(nodes_of(machine.skipped_tests or {})) for folder, machine in results.machines.items()}
     return nowhere(skipped, {variant.folder: variant.tests for variant in MATRIX}, there)
+
+
+def of_run(report: Path) -> list[str]:
+    """Return which of the tests that a report has as skipped no machine ran, by what the last run of each found."""
+    found = {variant.folder: FOUND / variant.folder / "verdict.json" for variant in MATRIX}
+    verdicts = {name: msgspec.json.decode(path.read_bytes(), type=Verdict) for name, path in found.items()}
+    there = {name: skipped_in(verdict.tests) for name, verdict in verdicts.items()}
+    return nowhere(skipped_in(read_tests(report)), {variant.folder: variant.tests for variant in MATRIX}, there)
 
 
 @click.command(help=__doc__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tests import time_limit
 from tests.vm.verdict import TestResult
 
 # A module → the rest of pytest's ids of its tests: results.json has a line for each.
@@ -27,14 +26,13 @@ def nodes_of(skips: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def skipped_in(tests: Iterable[TestResult]) -> list[str]:
-    """Return the ids of the tests that a machine skipped; not those for which no time was left."""
-    return [each.node for each in tests if each.state == "skipped" and time_limit.LEFT_OUT not in each.text]
+    """Return the ids of the tests that a machine skipped."""
+    return [each.node for each in tests if each.state == "skipped"]
 
 
 def renewed(before: Mapping[str, Sequence[str]], tests: Sequence[TestResult]) -> Skips:
     """Return what is skipped after a report. It may be of a quick run: what it does not name is as before."""
-    left_out = {each.node for each in tests if time_limit.LEFT_OUT in each.text}
-    reported = {each.node for each in tests} - left_out
+    reported = {each.node for each in tests}
     return by_module([*(node for node in nodes_of(before) if node not in reported), *skipped_in(tests)])
 
 

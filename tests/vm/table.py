@@ -27,7 +27,7 @@ from tests.vm.verdict import Verdict, read_tests
 RESULTS = Path(__file__).parent / "results.json"
 README = ROOT / "bpf" / "README.md"
 OF_STRATEGIES = ROOT / "docs" / "qos" / "README.md"
-_FOUND = ROOT / ".make" / "vm"
+FOUND = ROOT / ".make" / "vm"
 _LIVE_REPORT = ROOT / ".make" / "tests" / "host.xml"
 _BEGIN, _END = "<!-- made by: python -m tests.vm.table -->\n", "<!-- end of what is made -->\n"
 
@@ -120,7 +120,7 @@ def take(before: Results | None, *, keeps_costs: bool = False) -> Results:
     """
     machines = dict(before.machines) if before else {}
     for variant in MATRIX:
-        path = _FOUND / variant.folder / "verdict.json"
+        path = FOUND / variant.folder / "verdict.json"
         if not path.exists():
             continue
         verdict = msgspec.json.decode(path.read_bytes(), type=Verdict)
