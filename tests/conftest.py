@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import signal
 import threading
 from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
-from typing import Never, TypeVar
+from typing import Any, Never, TypeVar
 
 import pytest
 
-from tests import slow
+from tests import needs, slow
 from tests.support import decided_again
 
 os.environ.setdefault("KOORDEBPF_RUN_RECORDER_FOLDER", "none")  # agents of tests do not write to /var/lib
@@ -50,7 +51,9 @@ def _fail_if_required(report: R, path: Path) -> R:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let SIGTERM end a run as ^C does."""
+    """Say which marks there are for what tests need; let SIGTERM end a run as ^C does."""
+    for need, what in needs.ALL.items():
+        config.addinivalue_line("markers", f"{need}: needs {what} (tests/needs.py)")
     config.stash[_NOT_COLLECTED] = []
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -91,6 +94,30 @@ def _is_installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # the package that it is in
         return False
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are marked are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each with what it needs."""
+    for path, of_module in itertools.groupby(items, key=lambda item: item.path):
+        need = needs.of_module(path) if path.is_relative_to(_TESTS) else needs.NOTHING
+        for item in of_module:
+            item.add_marker(need)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Keep the tests of a module in one process, and all that use the live kernel in one."""
+    if config.getoption("dist") != "load":  # that of `pytest -n 2`
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            return needs.ROOT if needs.of_module(_TESTS.parent / module) in needs.LIVE else module
+
+    return Scheduling(config, log)
 
 
 # Last, so that pytest-rerunfailures sees a skip that became a failure: such a one is not tried again (again.txt).

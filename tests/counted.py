@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -14,6 +15,7 @@ class Counted:
 
     `unsteady`: which failed once and then passed, with how they failed. `items`: the seconds of each item of the ledger
     that passed whole (ledger.py); `in_machines`: the modules that passed in a virtual machine, with its title.
+    `reports`: their junit.xml.
     """
 
     passed: int = 0
@@ -23,6 +25,7 @@ class Counted:
     unsteady: dict[str, str] = field(default_factory=dict)
     items: dict[str, float] = field(default_factory=dict)
     in_machines: dict[str, str] = field(default_factory=dict)
+    reports: list[Path] = field(default_factory=list)
 
     def add(self, other: Counted) -> None:
         """Add what another folder had."""
@@ -33,6 +36,7 @@ class Counted:
         self.unsteady |= other.unsteady
         self.items |= other.items
         self.in_machines |= other.in_machines
+        self.reports += other.reports
 
 
 def died(why: str) -> Counted:

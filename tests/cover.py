@@ -42,7 +42,8 @@ def environment(folder: Path) -> dict[str, str]:
     settings = folder / "settings"
     settings.write_text(_SETTINGS.format(data=folder / "data"))
     (folder / "sitecustomize.py").write_text(_MEASURE_CHILDREN)
-    return {"COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    return {"COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": path, "HYPOTHESIS_PROFILE": "thorough"}
 
 
 def measure(folder: Path, tests: Sequence[str], *, must_pass: bool = True) -> None:

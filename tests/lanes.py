@@ -24,10 +24,10 @@ _PERCENT = re.compile(rb"\[ *(\d+)%\]")
 
 
 class Lane:
-    """The tests of one folder.
+    """The tests of one folder, or those of it that need the same.
 
     Args:
-        folder: its name.
+        name: as it is shown.
         command: pytest's.
         report: where its junit.xml will be; what it prints is in the file beside it, `.txt`.
         is_live: whether it measures the live kernel: of those one runs at a time, with the usual priority.
@@ -37,7 +37,7 @@ class Lane:
 
     def __init__(
         self,
-        folder: str,
+        name: str,
         command: Sequence[str],
         report: Path,
         *,
@@ -45,7 +45,7 @@ class Lane:
         environment: Mapping[str, str] | None = None,
         brings: Sequence[str] = (),
     ) -> None:
-        self.folder, self.report, self.is_live, self.brings = folder, report, is_live, brings
+        self.name, self.report, self.is_live, self.brings = name, report, is_live, brings
         self.output = report.with_suffix(".txt")
         self.command, self.environment = command, environment
         self._bringing: subprocess.Popen[bytes] | None = None
@@ -151,8 +151,8 @@ class _Progress:
         if now_s - self._printed_s < (1 if self._is_terminal else _PROGRESS_S):
             return
         self._printed_s = now_s
-        parts = [f"{lane.folder} {lane.percent} %" for lane in running]
-        parts += [f"{lane.folder} waits for what it needs" for lane in waiting if not lane.is_ready]
+        parts = [f"{lane.name} {lane.percent} %" for lane in running]
+        parts += [f"{lane.name} waits for what it needs" for lane in waiting if not lane.is_ready]
         line = f"  {now_s - self._began_s:4.0f} s  {', '.join(parts)}"
         print(f"\r{line[:79]:79}" if self._is_terminal else line, end="" if self._is_terminal else "\n", flush=True)
 

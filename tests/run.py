@@ -23,12 +23,12 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import cover, lacking, lanes, ledger, programs, slow  # noqa: E402
+from tests import cover, lacking, lanes, ledger, needs, programs, slow  # noqa: E402
 from tests.counted import Counted, died, twice  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -54,12 +54,11 @@ FOLDERS = {
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
 _LIVE = {"contract", "host", "cluster", "node"}
-_ON_THIS_KERNEL = ("host", "cluster", "browser", "node")  # one at a time
 # Two thirds of their time they wait for a socket. Those of a module share what they started.
 _IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
 _TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("unit", "properties", "trees", "golden", "scenarios")
-_ORDER = (*_ON_THIS_KERNEL, "contract", *_NEEDS_NOTHING, "deploy")  # the longest first
+_ORDER = ("host", "cluster", "browser", "node", "contract", *_NEEDS_NOTHING, "deploy")  # the longest first
 _WHOLE = ("browser", "node")  # a quick run has none of their tests
 # What .ci/setup brings → the folder whose tests use it.
 _SET_UP = {"vm": "vm", "cluster": "cluster", "node": "node", "browser": "browser", "shells": "contract", "felt": "host"}
@@ -69,7 +68,7 @@ _TEST_S = 900  # a test that takes longer waits for ever
 
 def run_folder(folder: str, arguments: Sequence[str], modules: Sequence[str] = (), *, brings: bool = True) -> Counted:
     """Run one folder's tests, or some modules of it, after what brings what they need."""
-    lane = lane_of(folder, arguments, modules)
+    lane = lane_of(folder, arguments, modules, needs.of_folder(folder))
     if brings and lane.brings and (code := subprocess.run(lane.brings, cwd=TESTS.parent, check=False).returncode):
         return _not_brought(folder, code)
     lane.report.unlink(missing_ok=True)
@@ -85,36 +84,48 @@ def run_lanes(
     color = ["--color=yes"] if sys.stdout.isatty() else []
     measured, total = _measured(), Counted()
     chosen = [
-        lane_of(folder, [*color, *arguments[folder]], modules[folder], measured if folder in _NEEDS_NOTHING else {})
+        lane_of(folder, [*color, *arguments[folder]], part, need, measured if folder in _NEEDS_NOTHING else {})
         for folder in sorted(arguments, key=_ORDER.index)
+        for need, part in _parts(folder, modules[folder])
     ]
 
     def ended(lane: lanes.Lane, code: int) -> None:
-        print(f"\n-- {lane.folder}\n{lane.output.read_text(errors='replace')}", end="", flush=True)
+        print(f"\n-- {lane.name}\n{lane.output.read_text(errors='replace')}", end="", flush=True)
         total.add(
-            _counted_with_left(lane.folder, lane.report, code, lane.watched)
+            _counted_with_left(lane.name, lane.report, code, lane.watched)
             if lane.watched
-            else _not_brought(lane.folder, code)
+            else _not_brought(lane.name, code)
         )
 
     lanes.run(chosen, ended, when_only_live)
     return total
 
 
+def _parts(folder: str, modules: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield what a folder's tests need, or those of some modules, each with the modules; none: all of the folder."""
+    found: dict[str, list[str]] = {}
+    for path in [TESTS.parent / module for module in modules] or sorted((TESTS / folder).rglob("test_*.py")):
+        found.setdefault(needs.of_module(path), []).append(path.relative_to(TESTS.parent).as_posix())
+    for need, part in found.items():
+        yield need, part if len(found) > 1 else modules
+
+
 def lane_of(
     folder: str,
     arguments: Sequence[str],
     modules: Sequence[str] = (),
+    need: str = needs.NOTHING,
     environment: Mapping[str, str] | None = None,
 ) -> lanes.Lane:
     """Return how the tests of a folder are run, or some modules of it."""
-    report = REPORTS / f"{folder}.xml"
+    name = folder if need == needs.of_folder(folder) else f"{folder}-{need}"
+    report = REPORTS / f"{name}.xml"
     brought = programs.of_folder(folder, modules, quick=f"not {slow.MARK}" in arguments)
     return lanes.Lane(
-        folder,
+        name,
         _command(folder, report, [*(modules or [str(TESTS / folder)]), *arguments]),
         report,
-        is_live=folder in _ON_THIS_KERNEL,
+        is_live=need in needs.LIVE,
         environment={**_bytecode(), **(environment or {})},
         brings=[sys.executable, "-m", "tests.programs", *brought] if brought else [],
     )
@@ -149,7 +160,7 @@ def _command(folder: str, report: Path, arguments: Sequence[str]) -> list[str]:
 def _counted_with_left(folder: str, report: Path, code: int, watched: Watched) -> Counted:
     counted = _counted(folder, report, code)
     left = [f"{folder}: left behind: {what}" for what in watched.left()]
-    counted.add(Counted(failed=len(left), names=left))
+    counted.add(Counted(failed=len(left), names=left, reports=[report]))
     return counted
 
 
@@ -209,9 +220,9 @@ def judge_second_tries(total: Counted, folders: list[str]) -> None:
             print(f"{ledger.runs_file()}: {error.strerror}: what passed and was tried again is not written down")
 
 
-def judge_slow(total: Counted, folders: Sequence[str]) -> None:
+def judge_slow(total: Counted) -> None:
     """Add what takes long without the mark `slow`; in a virtual machine everything takes long."""
-    found = slow.unmarked([folder for folder in folders if folder not in ("node", "vm")], REPORTS, TESTS)
+    found = slow.unmarked([report for report in total.reports if report.stem != "node"], TESTS)
     names = [f"takes longer than {slow.LIMIT_S:g} s and is not marked {slow.MARK}: {name}" for name in found]
     total.add(Counted(failed=len(names), names=names))
 
@@ -244,7 +255,7 @@ def main(arguments: list[str]) -> int:
     total = _run_all(asked, chosen, started_s)
     judge_second_tries(total, chosen)
     if not asked.for_pytest:
-        judge_slow(total, chosen)
+        judge_slow(total)
     if asked.is_everything and chosen == asked.folders:
         judge_all(total)
     print(f"\n{time.monotonic() - started_s:.0f} s in all")

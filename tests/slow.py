@@ -22,14 +22,14 @@ _TRIES = 3
 _LOOP, _LOOP_S = "sum(number & 3 for number in range(1_000_000))", 0.05
 
 
-def unmarked(folders: Sequence[str], reports: Path, tests: Path) -> list[str]:
-    """Return the tests of these folders, by their reports, that take longer than the limit without the mark.
+def unmarked(reports: Sequence[Path], tests: Path) -> list[str]:
+    """Return the tests of these reports that take longer than the limit without the mark.
 
     Each is run up to three times more: only one that takes as long each time counts, since a machine may be busy, and a
     machine that is slow is given in proportion more. What a fixture takes that several tests share is not counted then.
     """
-    found = [node for folder in folders for node in _over(reports / f"{folder}.xml")]
-    report = reports / "slow.xml"
+    found = [node for report in reports for node in _over(report)]
+    report = tests.parent / ".make" / "tests" / "slow.xml"
     for _ in range(_TRIES):
         if not found:
             break

@@ -41,6 +41,7 @@ def folders(tmp_path: Path) -> Path:
         "cover.py",
         "lacking.py",
         "lanes.py",
+        "needs.py",
         "machines.py",
         "programs.py",
     ):
@@ -367,6 +368,37 @@ def test_folders_that_need_nothing_run_beside_each_other_and_what_each_leaves_is
     assert [match[1] for match in matches if match[2]] == [match[2] for match in matches if match[2]], done.stdout
     assert sorted(match[1] for match in matches) == ["trees", "trees", "unit", "unit"], "each shell and its sleep"
     assert done.stdout.splitlines()[-1] == "2 passed, 4 failed, 0 skipped"
+
+
+@pytest.mark.slow
+def test_modules_of_one_folder_that_need_something_else_run_apart(folders):
+    (folders / "unit" / "test_good.py").write_text(one_test("pass"))
+    (folders / "unit" / "test_live.py").write_text("import pytest\npytestmark = pytest.mark.root\n" + one_test("pass"))
+    done = run(folders, "", "unit", "host")
+    assert {"-- unit", "-- unit-root"} <= set(done.stdout.splitlines())
+    assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
+
+
+ALONE = """
+import fcntl, time, pytest
+pytestmark = pytest.mark.root
+@pytest.mark.parametrize("number", range(3))
+def test_it(number):
+    with open("{lock}", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+def test_pytest_in_two_processes_runs_live_modules_one_after_the_other(folders):
+    for name in ("one", "two", "three"):
+        (folders / "unit" / f"test_{name}.py").write_text(ALONE.format(lock=folders / "lock"))
+        by_its_folder = ALONE.replace("pytestmark = pytest.mark.root", "")
+        (folders / "host" / f"test_live_{name}.py").write_text(by_its_folder.format(lock=folders / "lock"))
+    command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", str(folders)]
+    done = subprocess.run(command, cwd=folders.parent, capture_output=True, text=True, check=False)
+    assert "18 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-import tests.support.values.no_deadline  # noqa: F401
+import tests.support.values.profiles  # noqa: F401

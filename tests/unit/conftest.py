@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import tests.support.values.no_deadline  # noqa: F401
+import tests.support.values.profiles  # noqa: F401
 from koordebpf.report.log.json_log import log_sink
 
 

@@ -1,0 +1,34 @@
+"""What tests need, by module: nothing, or something of which there is one. Each is a marker, for `pytest -m root`.
+
+A folder says what its modules need; one that needs something else says so: `pytestmark = pytest.mark.root`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+NOTHING, ROOT, CLUSTER, MACHINE, BROWSER = "nothing", "root", "cluster", "machine", "browser"
+ALL = {
+    NOTHING: "nothing of the machine",
+    ROOT: "root and the live kernel",
+    CLUSTER: "root, a real API server and a real node",
+    MACHINE: "a virtual machine",
+    BROWSER: "a browser",
+}
+# These measure, or fill the machine: one runs at a time, and beside it those that need nothing.
+LIVE = (ROOT, CLUSTER, BROWSER, MACHINE)
+_OF_FOLDERS = {"host": ROOT, "cluster": CLUSTER, "node": MACHINE, "vm": MACHINE, "browser": BROWSER}
+_OWN = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(ALL)})\b", re.MULTILINE)
+_TESTS = Path(__file__).parent
+
+
+def of_folder(folder: str) -> str:
+    """Return what the tests of a folder need, unless their module says otherwise."""
+    return _OF_FOLDERS.get(folder, NOTHING)
+
+
+def of_module(path: Path) -> str:
+    """Return what the tests of a module need."""
+    own = _OWN.search(path.read_text())
+    return own[1] if own else of_folder(path.relative_to(_TESTS).parts[0])
