@@ -8,7 +8,5 @@ import os
 from hypothesis import HealthCheck, settings
 
 for name, examples in (("quick", 25), ("thorough", 100)):
-    settings.register_profile(
-        name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
