@@ -182,19 +182,24 @@ def test_an_older_definition_gets_what_it_knows_and_nothing_again_and_again(
 
 @pytest.mark.slow
 def test_two_writers_never_fight(cluster: ControlPlane, one: Object, rights: None, agent_kubeconfig: Path) -> None:
-    koordlet_writes(cluster, one, 1)
     # Times of writers are in whole seconds.
-    with contextlib.closing(Rig(agent_kubeconfig, one["metadata"]["name"], 2 * NS_PER_S)) as rig:
-        until(lambda: rig.report(100) and rig.reporter.held == "other", "that koordlet writes")
+    silent_s = 3
+    with contextlib.closing(Rig(agent_kubeconfig, one["metadata"]["name"], silent_s * NS_PER_S)) as rig:
+
+        def holds_back(millicpu: int) -> bool:  # while koordlet goes on: of one write it may hear too late
+            koordlet_writes(cluster, one, millicpu)
+            rig.report(100 * millicpu)
+            return rig.reporter.held == "other"
+
+        until(lambda: holds_back(1), "that koordlet writes")
         assert rig.reporter.other_writer == "koordlet"
         theirs = seen(cluster, one)
-        time.sleep(2)
+        time.sleep(silent_s)
         assert seen(cluster, one) == theirs
         made = rig.report(200)
         until(lambda: seen(cluster, one) == made, "the report once koordlet is silent")
-        koordlet_writes(cluster, one, 2)
+        until(lambda: holds_back(3), "that it is back")
         theirs = seen(cluster, one)
-        until(lambda: rig.report(300) and rig.reporter.held == "other", "that it is back")
         rig.report(400)
         time.sleep(0.5)
         assert seen(cluster, one) == theirs
