@@ -18,7 +18,7 @@ from tests.support.patience import patience
 
 pytestmark = pytest.mark.slow
 LIMITED = "koordebpf_page_cache_limited_pods"
-FEWER = 5 if patience(1) == 1 else 3  # times: an emulated CPU finds the limit later
+FEWER = 5  # times
 
 
 @pytest.fixture
@@ -28,14 +28,17 @@ def flooded(memory_cgroup: Path, hierarchy: MemoryHierarchy, tmp_path: Path) -> 
 
 
 def test_a_latency_sensitive_pod_keeps_its_file_and_all_is_restored(flooded: PageCacheNode, tmp_path: Path) -> None:
-    """Refaults of 4 s are at most a part of those without; the limit follows, and ends with the agent."""
+    """A request refaults a part of what it does without; the limit follows, and ends with the agent."""
     without = flooded.felt(4, 3)
     with LiveAgent(tmp_path, *flooded.arguments(), "--enforce") as agent:
         agent.becomes_ready()
-        limited = flooded.felt(4, 12)
-        print(f"refaults {without.refaults} → {limited.refaults}")
-        assert without.refaults > 300  # a busy disk reads no more
-        assert limited.refaults * FEWER <= without.refaults, agent.log
+        limited = flooded.felt(4, patience(12))
+        felt = f"{limited.refaults} of {len(limited.took_ms)}, {without.refaults} of {len(without.took_ms)} without"
+        assert without.refaults > 300, felt  # a busy disk reads no more
+        # Of each, not of a second: a machine that others use has time for fewer.
+        each, each_without = (one.refaults / len(one.took_ms) for one in (limited, without))
+        assert each * FEWER <= each_without, f"{felt}\n{agent.log}"
+        print("\nFELT", felt, flooded.limit())
         assert agent.metric(LIMITED) == 1
         assert flooded.limit() is not None
         assert "page cache: latency-sensitive pod" in agent.log
