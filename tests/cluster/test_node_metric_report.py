@@ -186,7 +186,7 @@ def test_two_writers_never_fight(cluster: ControlPlane, one: Object, rights: Non
     silent_s = 3
     with contextlib.closing(Rig(agent_kubeconfig, one["metadata"]["name"], silent_s * NS_PER_S)) as rig:
 
-        def holds_back(millicpu: int) -> bool:  # while koordlet goes on: of one write it may hear too late
+        def holds_back(millicpu: int) -> bool:  # of one write it may hear too late
             koordlet_writes(cluster, one, millicpu)
             rig.report(100 * millicpu)
             return rig.reporter.held == "other"

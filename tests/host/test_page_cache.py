@@ -38,7 +38,6 @@ def test_a_latency_sensitive_pod_keeps_its_file_and_all_is_restored(flooded: Pag
         # Of each, not of a second: a machine that others use has time for fewer.
         each, each_without = (one.refaults / len(one.took_ms) for one in (limited, without))
         assert each * FEWER <= each_without, f"{felt}\n{agent.log}"
-        print("\nFELT", felt, flooded.limit())
         assert agent.metric(LIMITED) == 1
         assert flooded.limit() is not None
         assert "page cache: latency-sensitive pod" in agent.log
