@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from koordebpf.report.prom.colocation.batch import BatchMetrics
 from tests.contract.apiserver import Reply, Request, Server, status
 from tests.contract.batch_rig import (
     BATCH_CPU,
@@ -76,6 +77,29 @@ class TestNode:
         assert node["status"]["allocatable"]["cpu"] == "100"
         origin = json.loads(node["metadata"]["annotations"]["node.koordinator.sh/originExtendedAllocatable"])
         assert origin == {"resources": {BATCH_CPU: "43000", BATCH_MEMORY: str(210 * GIB)}}
+
+    def test_each_write_of_a_node_and_of_its_nodemetric_is_counted(self, store: Store, open_rig: Open) -> None:
+        store.remove(NODEMETRICS, "n1")
+        rig, metrics = open_rig(), BatchMetrics()
+        rig.until(lambda: store.writes(NODEMETRICS), "the NodeMetric")
+        store.put(NODEMETRICS, usual_report())
+        written(store, rig)
+        rig.batch.count(metrics)
+        assert metrics.writes == {
+            "node": len(patches(store)),
+            "nodemetric": len(store.writes(NODEMETRICS)),
+            "topology": 0,
+            "failed": 0,
+        }
+
+    def test_without_a_config_map_no_node_is_given_anything(self, store: Store, open_rig: Open) -> None:
+        store.remove(CONFIGMAPS, "slo-controller-config")
+        rig = open_rig()
+        rig.until(lambda: "n1" in rig.batch.calculations.computed, "a look")
+        for _ in range(5):
+            assert rig.look() == ()
+        assert allocatable(store, "n1") == {}
+        assert patches(store) == []
 
     def test_a_small_change_waits_and_a_large_one_does_not(self, store: Store, open_rig: Open) -> None:
         rig = open_rig()

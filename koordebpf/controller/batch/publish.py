@@ -53,7 +53,6 @@ class Tally(msgspec.Struct):
     """Since the start: writes by their outcome."""
 
     nodes: int = 0
-    resets: int = 0
     metrics: int = 0
     topologies: int = 0
 
@@ -198,7 +197,6 @@ class Publisher:
         else:
             self._writer.patch_node(node.name, amounts_of(computed), origin_annotation(node, computed.result))
             self.tally.nodes += 1
-            self.tally.resets += bool(computed.result.reset)
             log.debug("set %s of Node %s: %s", shown, node.name, computed.result.reset or reason)
         self._sent[node.name] = _Sent(node, wanted, self._now_ns())
 
