@@ -76,8 +76,8 @@ class FeatureRanking(msgspec.Struct, frozen=True):
 
     feature: str
     reason: str
-    rows: tuple[RankedPod, ...] = ()
-    left_out: int = 0
+    rows: tuple[RankedPod, ...]
+    left_out: int
 
 
 class DecisionShown(msgspec.Struct, frozen=True):

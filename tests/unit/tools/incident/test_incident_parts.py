@@ -143,6 +143,14 @@ class TestCharts:
         slow = [moment(second, {}) for second in range(0, 100, 15)]
         assert all(each is not None for _, each in with_gaps(slow))
 
+    @pytest.mark.parametrize(("step_s", "longest_s"), [(1, 20), (15, 75)])
+    def test_a_line_ends_after_20_s_or_5_usual_steps_without_a_moment(self, step_s: int, longest_s: int) -> None:
+        last_s = 10 * step_s
+        usual = [moment(second, {}) for second in range(0, last_s + 1, step_s)]
+        for wait_s, gaps in ((longest_s, 0), (longest_s + 1, 1)):
+            points = with_gaps([*usual, moment(last_s + wait_s, {})])
+            assert [each for _, each in points].count(None) == gaps
+
     def test_absent_is_not_zero(self) -> None:
         rows = [
             moment(0, {"a": 5}, used=None),
