@@ -10,7 +10,8 @@ from koordebpf.collect.frame import frame_of
 from koordebpf.collect.resctrl.collector import ResctrlCollector
 from koordebpf.kube.cache.objects import ClusterState, Namespace, ObjectMeta
 from koordebpf.state.measured import Measured, NodeMeasure
-from koordebpf.state.resctrl.measured import CLASSES
+from koordebpf.state.resctrl.measured import CLASSES, PodTasks
+from tests.unit.attribution.test_index import pod, walked
 
 GROUP, OTHER = list(CLASSES)[:2]
 INFO = {
@@ -41,6 +42,18 @@ def test_amds_bandwidth_is_no_percentage(tree):
     mb = ResctrlCollector(root / "resctrl", CgroupIndex(), root / "proc").measure(None, []).mb
     assert mb is not None
     assert (mb.unit, mb.most) == ("absolute", 4000)
+
+
+def test_tasks_of_a_pod_are_counted_and_those_in_each_group_where_a_mount_is_given(tree):
+    root = tree({
+        **machine(),
+        "cpu": {"kubepods": {"podu-1": {"tasks": "1\n2\n", "container": {"tasks": "3\n4\n"}}}},
+    })  # fmt: skip
+    (root / "resctrl" / GROUP / "tasks").write_text("2\n3\n9\n")
+    index = walked([pod()])
+    counting = ResctrlCollector(root / "resctrl", index, root / "proc", counted_in=root / "cpu")
+    assert counting.measure(None, []).tasks == {"u-1": PodTasks(4, {GROUP: 2})}
+    assert ResctrlCollector(root / "resctrl", index, root / "proc").measure(None, []).tasks == {}
 
 
 def test_where_it_is_not_mounted_or_odd_it_is_said(tree):

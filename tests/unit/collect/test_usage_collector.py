@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
+from koordebpf.clock import Due
 from koordebpf.collect.usage import collector as module
 from koordebpf.collect.usage.collector import UsageCollector
 from koordebpf.collect.usage.cpu import CpuReading
@@ -156,6 +157,21 @@ def test_a_long_pass_is_made_less_often(monkeypatch):
     rig.round(3.6, used(3.6), took_ns=25 * NS_PER_MS)
     assert rig.counters.readings == 2
     assert rig.at(3.6, "pod_cpu_usage", "a") == pytest.approx(0.5)
+
+
+def test_its_period_is_the_shortest_of_which_the_store_drops_no_sample():
+    def dropped(period_ns: int) -> int:
+        series, due = node_series(), Due(period_ns)
+        count = 0
+        for now_ns in range(NS_PER_S, 60 * NS_PER_S, 2 * NS_PER_MS):  # the agent is awake all the time
+            if due.is_nearly_due(now_ns):
+                due.done(now_ns)
+                count += not series.append(("node_cpu_usage",), now_ns, 1.0)
+        return count
+
+    period_ns = UsageCollector.period_ns
+    assert dropped(period_ns) == 0
+    assert dropped(period_ns - NS_PER_S // 100) > 0
 
 
 def test_what_is_read_in_turn_counts_for_the_system_until_its_next_turn(monkeypatch):
