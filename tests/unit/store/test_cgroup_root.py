@@ -57,6 +57,15 @@ def test_what_cannot_be_a_root_is_none(tmp_path: Path, content: bytes) -> None:
     assert learned(path, {NEAR: {"u-1"}, DEEP: {"u-1"}}) == "/any.service"
 
 
+@pytest.mark.parametrize(("characters", "is_taken"), [(4095, True), (4096, False)])
+def test_a_root_may_be_as_long_as_a_path_and_no_longer(tmp_path: Path, characters: int, is_taken: bool) -> None:
+    root = "/" + "x" * (characters - 1)
+    path, kubelet = tmp_path / "cgroup-root", KubeletRoot(None)
+    path.write_text(root)
+    KeptRoot(kubelet, path, None)
+    assert kubelet.expected == (root if is_taken else None)
+
+
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert learned(tmp_path / "none" / "cgroup-root", {DEEP: {"u-1"}}) == DEEP_ROOT
     assert "the next agent learns it again" in caplog.text

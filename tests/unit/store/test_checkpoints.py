@@ -11,6 +11,7 @@ from koordebpf.policy.predict.training import trained
 from koordebpf.state.prediction.checkpoint import encode_checkpoint
 from koordebpf.state.prediction.models import Usage
 from koordebpf.state.prediction.values import HalfLives
+from koordebpf.store.checkpoints import folder as module
 from koordebpf.store.checkpoints.folder import CheckpointFolder, Found, newest, read_checkpoints
 from koordebpf.store.checkpoints.keeper import CheckpointKeeper
 from koordebpf.units import NS_PER_S
@@ -76,6 +77,18 @@ def test_files_of_unknown_uids_and_unfinished_ones_are_removed(path):
     (path / "a.tmp").write_bytes(b"{")
     folder.take(frozenset(("a",)))
     assert [each.name for each in path.iterdir()] == ["a"]
+
+
+def test_of_more_files_than_any_node_has_pods_so_many_are_looked_at_each_time(path, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_FILES", 3)
+    folder = CheckpointFolder(path)
+    for number in range(5):
+        folder.save(f"u{number}", content())
+    assert len(kept(path, *(f"u{number}" for number in range(5))).checkpoints) == 3
+    folder.take(frozenset())
+    assert len(list(path.iterdir())) == 2
+    folder.take(frozenset())
+    assert not any(path.iterdir())
 
 
 def test_koordlets_folder_is_only_read(tmp_path):

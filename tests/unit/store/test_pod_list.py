@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,11 @@ import msgspec
 import pytest
 
 from koordebpf.kube.cache.objects import ClusterState, Pod
+from koordebpf.store import pod_list
 from koordebpf.store.pod_list import KeptList, KeptSource
 from koordebpf.units import NS_PER_S
+from tests.support.patience import patience
+from tests.support.played_waits import PlayedWaits
 from tests.support.values.builders import pod
 
 MAX_AGE_NS = 600 * NS_PER_S
@@ -54,6 +58,34 @@ def test_the_next_one_knows_what_the_last_one_wrote(opened: Any, path: Path) -> 
     assert bytes(found.state.nodeslo) == bytes(slo)
     assert found.cgroups == {A.pod.uid: 17}
     assert abs(found.state.synced_at_ns - before.synced_at_ns) < NS_PER_S
+
+
+def test_what_is_noted_all_the_time_is_written_soon_and_then_once_a_minute(
+    opened: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, kept, names = threading.Event(), [], []
+
+    def meanwhile() -> None:
+        ready.wait(patience(10))
+        names.append(json.loads(path.read_text())["pods"][0]["metadata"]["name"] if path.exists() else None)
+        kept[0].note(state(pod(f"noted-{len(names)}").pod), {})
+
+    waits = PlayedWaits(5, meanwhile)
+    waits.play_in(monkeypatch, pod_list)
+    kept.append(opened())
+    ready.set()
+    assert waits.ended.wait(patience(10))
+    assert waits.seconds == [2, 60, 60, 60, 60]
+    assert names == [None, "noted-1", "noted-2", "noted-3", "noted-4"]
+
+
+def test_while_nothing_is_noted_it_looks_again_soon(opened: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = PlayedWaits(3)
+    waits.play_in(monkeypatch, pod_list)
+    opened()
+    assert waits.ended.wait(patience(10))
+    assert waits.seconds == [2, 2, 2]
+    assert not path.exists()
 
 
 def test_a_list_of_another_node_another_boot_or_too_old_is_none(opened: Any, path: Path) -> None:
