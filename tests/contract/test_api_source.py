@@ -192,6 +192,21 @@ def test_endless_410_is_not_a_hot_loop(open_source: Open, cluster: Cluster) -> N
     assert len(cluster.pods.seen_watches) == 2
 
 
+def test_410_after_a_sign_of_health_lists_at_once_again(open_source: Open, cluster: Cluster) -> None:
+    def expires_after_an_event(exchange: Exchange) -> None:
+        exchange.stream()
+        cluster.pods.version = 120
+        exchange.event("ADDED", pod("c", 120))
+        exchange.event("ERROR", EXPIRED)
+        exchange.end()
+
+    cluster.pods.watches += [gives(410, EXPIRED), expires_after_an_event]
+    source = open_source(msgspec.structs.replace(PACE, first_s=3600.0, cap_s=3600.0))
+    until(lambda: len(cluster.pods.seen_watches) == 3, "the watch after the second 410")
+    assert len(cluster.pods.seen_lists) == 3
+    assert source.state().problems == ()
+
+
 def test_other_error_events_resume_without_a_list(open_source: Open, cluster: Cluster) -> None:
     def fails(exchange: Exchange) -> None:
         exchange.stream()
