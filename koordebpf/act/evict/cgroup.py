@@ -93,10 +93,10 @@ class CgroupExecutor(Actuator):
             try:
                 with kill:
                     report = kill.finish(deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
+                result, detail = how_it_ended(report, kill.target)
             except Exception as error:  # a dead reaper would leave every later victim unthawed and unanswered
                 outcome = self._outcome(victim, decided_ns, Result.FAILED, _said(error), sent_ns=kill.signalled_ns)
             else:
-                result, detail = how_it_ended(report, kill.target)
                 # Where no process was found no signal was sent: such a kill is not in the budget.
                 found = report.killed_tasks or report.left_tasks or report.unseen_tasks or result is Result.DONE
                 outcome = self._outcome(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.errors import ActuationError, CgroupGone
+from koordebpf.errors import ActuationError, CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroup.freezer import is_frozen, thaw, thaw_at
 from koordebpf.kernel.cgroup.hierarchy import held_bytes
 from koordebpf.kernel.cgroup.kill import KillReport, KillTarget, kill_cgroup
@@ -110,12 +110,12 @@ def finish_kill(kill: UnfinishedKill) -> Outcome | None:
     killed_tasks = sent_ns = None
     try:
         report = kill_cgroup(kill.target, deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
+        result, detail = how_it_ended(report, kill.target)
     except CgroupGone:
         result, detail = Result.GONE, "another cgroup is in its place, which is thawed"
-    except (ActuationError, OSError) as error:
+    except (KoordebpfError, OSError) as error:
         result, detail = Result.FAILED, f"thawed: {error}"
     else:
-        result, detail = how_it_ended(report, kill.target)
         detail = f"the agent before this one was ended in the middle of it, finished now: {detail}"
         killed_tasks, sent_ns = report.killed_tasks, report.signalled_ns
     thaw(frozen, kill.target.version)  # whatever became of it: kubelet may start containers in there
