@@ -39,3 +39,19 @@ class PlayedWaits:
 
     def clear(self) -> None:
         """Nothing sets one of them but the end."""
+
+
+class PlayedCondition(threading.Condition):
+    """Stands in for the conditions of one module: a wait for something that may happen earlier takes no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float | None] = []
+
+    def play_in(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+        """Let what this module opens from now on wait here."""
+        monkeypatch.setattr(module, "threading", SimpleNamespace(Condition=lambda: self, Thread=threading.Thread))
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        self.seconds.append(timeout)
+        return predicate()

@@ -9,13 +9,16 @@ from datetime import datetime
 
 import pytest
 
-from koordebpf.act.taint.worker import NodeMarker
-from koordebpf.errors import KubeConflict, KubeDenied, KubeError
+from koordebpf.act.taint import worker
+from koordebpf.act.taint.worker import NodeMarker, Tainter, Taints
+from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.clients.taints import Mark
 from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
 from koordebpf.policy.taint import MarkTiming, is_memory_short
 from koordebpf.state.amount import MEMORY, USED, dimension
 from tests.contract.apiserver import until
+from tests.support.patience import patience
+from tests.support.played_waits import PlayedCondition
 
 CALM_NS = 60
 
@@ -127,6 +130,21 @@ class TestMarker:
         assert node.asked == ["remove"]
         assert caplog.messages == ["node n1 is without the mark that was left on it"]
 
+    def test_a_mark_that_is_made_before_a_predecessors_could_be_removed_is_said_to_be_one(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        node = Node()
+        node.let_through.clear()
+        node.errors.append(KubeConflict("409"))
+        marker = NodeMarker(node, "taint")
+        until(lambda: node.asked == ["remove"], "on its way")
+        marker.wish(True)
+        node.let_through.set()
+        until(lambda: node.is_marked, "marked")
+        marker.close()
+        assert caplog.messages == ["node n1 is marked by a taint", "node n1 is without its taint"]
+
     def test_one_request_for_each_change_of_mind(self) -> None:
         node = Node()
         marker = NodeMarker(node, "condition")
@@ -159,6 +177,34 @@ class TestMarker:
         marker.close()
         assert not node.is_marked
 
+    @pytest.mark.parametrize(
+        ("error", "bounds_s"),
+        [
+            (KubeBusy("429", 7.0), [(7.0, 7.0)] * 3),  # as long as it asks for
+            (KubeBusy("429", None), [(0.1, 0.2), (0.2, 0.4), (0.4, 0.8)]),
+            (KubeConflict("409"), [(0.1, 0.2), (0.2, 0.4), (0.4, 0.8)]),
+            (KubeError("500", retry=True), [(0.1, 0.2), (0.2, 0.4), (0.4, 0.8)]),
+            (KubeError("422", retry=False), [(5.0, 10.0), (10.0, 20.0), (20.0, 40.0)]),
+            (KubeDenied("403", "patch", "nodes"), [(5.0, 10.0), (10.0, 20.0), (20.0, 40.0)]),
+        ],
+    )
+    def test_before_the_next_try_it_waits_as_asked_else_for_ever_longer_and_most_where_no_retry_helps(
+        self, error: KubeError, bounds_s: list[tuple[float, float]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waits = PlayedCondition()
+        waits.play_in(monkeypatch, worker)
+        node = Node()
+        node.errors += [error] * 3
+        marker = NodeMarker(node, "taint")
+        until(lambda: node.asked == ["remove"] * 4, "made at last")
+        until(lambda: marker.problem is None, "without a problem")
+        node.errors += [error]
+        marker.wish(True)
+        until(lambda: node.is_marked, "marked")
+        marker.close()
+        for waited_s, (least_s, most_s) in zip(waits.seconds, [*bounds_s, bounds_s[0]], strict=True):
+            assert waited_s is not None and least_s <= waited_s <= most_s
+
     def test_after_a_request_without_answer_it_looks_again(self) -> None:
         node = Node()
         marker = NodeMarker(node, "taint")
@@ -187,6 +233,18 @@ class TestMarker:
         (said,) = caplog.messages
         assert said.endswith("patch nodes: 403 Forbidden: allow patch on nodes")
 
+    def test_the_end_does_not_wait_for_a_server_that_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(NodeMarker, "close_s", 3600.0)
+        node = Node()
+        node.errors += [KubeDenied("403", "patch", "nodes") for _ in range(100)]
+        marker = NodeMarker(node, "taint")
+        until(lambda: marker.problem, "refused")
+        marker.wish(True)
+        closing = threading.Thread(target=marker.close, daemon=True)
+        closing.start()
+        closing.join(patience(4))  # shorter than any wait after a refusal
+        assert not closing.is_alive()
+
     def test_a_server_that_hangs_delays_no_other(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -199,3 +257,33 @@ class TestMarker:
         marker.close()  # cuts the connection
         assert node.is_closed
         assert caplog.messages[-1] == "node n1 may keep a taint until an agent starts there"
+
+
+class TaintedNode:
+    node_name = "n1"
+
+    def __init__(self) -> None:
+        self.there: Taints = frozenset({("left", "NoSchedule")})
+
+    def set_to(self, wanted: Taints, *, timeout_s: float) -> bool:
+        has_changed, self.there = self.there != wanted, wanted
+        return has_changed
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
+def test_each_change_of_the_nodes_taints_is_said_by_their_names(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    node, both = TaintedNode(), frozenset({("b", "NoExecute"), ("a", "NoSchedule")})
+    tainter = Tainter(node)
+    until(lambda: not node.there, "what was left is gone")
+    tainter.wish(both)
+    until(lambda: node.there == both, "both taints")
+    tainter.close()
+    of = "of Katalyst's conditions"
+    assert caplog.messages == [
+        f"node n1 has the taints (none) {of}",
+        f"node n1 has the taints a:NoSchedule, b:NoExecute {of}",
+        f"node n1 has the taints (none) {of}",
+    ]

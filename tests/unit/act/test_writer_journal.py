@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import subprocess
@@ -140,6 +141,62 @@ def test_it_is_rewritten_before_it_grows_without_bound(path: Path) -> None:
         assert len(path.read_bytes().splitlines()) < 1500
     with Journal(path) as again:
         assert again.originals == {POD: Original("2999\n", 8)}
+
+
+@pytest.mark.parametrize("lost", [0, 5])
+def test_so_many_superseded_lines_and_as_many_as_files_are_kept_before_it_is_rewritten(
+    path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    monkeypatch.setattr(journal_module, "_SPARE_LINES", 3)
+    with Journal(path) as journal:
+        journal.record({BE: Original("0-3\n", 7)})
+    with path.open("ab") as file:
+        file.write(b"of a later version\n" * lost)
+    with Journal(path) as journal:
+        journal.record({POD: Original("-1\n", 8)})
+        for _ in range(2):  # what was rewritten is counted again
+            for number in range(5):
+                journal.record({POD: Original(f"{number}\n", 8)})
+                journal.compact()
+            assert len(path.read_bytes().splitlines()) == 1 + lost + 7
+            journal.record({POD: Original("5\n", 8)})
+            journal.compact()
+            assert len(path.read_bytes().splitlines()) == 1 + lost + 2
+
+
+def test_root_alone_reads_it_and_who_may_look_into_its_folder_does_not_write_there(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Journal(path) as journal:
+            assert (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o755, 0o600)
+            journal.record({BE: Original("0-3\n", 7)})
+        path.unlink()
+        os.close(journal_module._open_locked(path))
+        assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_what_is_recorded_is_in_the_file_of_its_name_though_that_was_another_before_the_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    with Journal(path) as journal:
+        journal.record({BE: Original("0-3\n", 7)})
+    lock, content, turns = fcntl.flock, path.read_bytes(), iter([True])
+
+    def locks_late(fd: int, how: int) -> None:
+        if next(turns, False):  # the process before gives its lock back with another file, or none
+            path.unlink()
+            if is_replaced:
+                path.write_bytes(content)
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", locks_late)
+    with Journal(path) as journal:
+        journal.record({POD: Original("-1\n", 8)})
+    known = {BE: Original("0-3\n", 7)} if is_replaced else {}
+    assert read_journal(path) == ({**known, POD: Original("-1\n", 8)}, 0)
 
 
 def test_the_lock_outlives_the_file_being_rewritten(path: Path) -> None:

@@ -67,6 +67,7 @@ def test_what_cannot_be_read_is_as_nothing(path: Path, text: bytes) -> None:
 
 def test_what_is_from_the_future_is_of_another_boot(path: Path) -> None:
     KeptBudget(path).keep(Budget((SPENT,)))
+    assert KeptBudget(path, now_ns=1000).budget == Budget((SPENT,))
     assert KeptBudget(path, now_ns=999).budget == Budget()
 
 
@@ -77,6 +78,14 @@ def test_it_leaves_a_file_only_where_it_still_counts(path: Path) -> None:
     assert path.exists()
     kept.close(1000 + MINUTE_NS)
     assert not path.exists()
+
+
+def test_without_a_file_it_is_kept_for_this_agent_alone() -> None:
+    kept = KeptBudget(None)
+    kept.keep(Budget((SPENT,)))
+    kept.close(1000 + MINUTE_NS)
+    assert kept.budget == Budget((SPENT,))
+    assert KeptBudget(None, now_ns=2000).budget == Budget()
 
 
 def test_a_folder_that_is_full_or_gone_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
