@@ -205,6 +205,16 @@ class TestMarker:
         for waited_s, (least_s, most_s) in zip(waits.seconds, [*bounds_s, bounds_s[0]], strict=True):
             assert waited_s is not None and least_s <= waited_s <= most_s
 
+    def test_a_change_of_mind_is_asked_for_at_once_however_long_the_server_asked_to_wait(self) -> None:
+        node = Node()
+        node.errors.append(KubeBusy("429", 3600.0))
+        marker = NodeMarker(node, "taint")
+        until(lambda: marker.problem, "put off")
+        marker.wish(True)
+        until(lambda: node.is_marked, "marked")
+        marker.close()
+        assert node.asked == ["remove", "taint", "remove"]
+
     def test_after_a_request_without_answer_it_looks_again(self) -> None:
         node = Node()
         marker = NodeMarker(node, "taint")
