@@ -19,7 +19,8 @@ from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
-from tests.contract.apiserver import until
+from tests.contract.apiserver import let_it_spin, until
+from tests.support.patience import patience
 
 QUICK = ApiLimits(unknown_wait_s=0.001, unknown_tries=3, close_s=0.05)
 
@@ -41,8 +42,11 @@ class Api:
         self.gate = threading.Event()
         self.gate.set()
         self.is_asked = threading.Event()
+        self.entered = 0
+        self.was_cut = False
 
     def evict(self, namespace: str, name: str, uid: str, *, timeout_s: float, grace_s: int | None = None) -> None:
+        self.entered += 1
         self.is_asked.set()
         self.gate.wait(10)
         self.calls.append((namespace, name, uid))
@@ -51,16 +55,17 @@ class Api:
             raise answer
 
     def close(self) -> None:
+        self.was_cut = True
         self.gate.set()
 
 
 class Desk:
     """An executor with its queue."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, limits: ApiLimits | None = QUICK) -> None:
         self._woken: Queue[None] = Queue()
         self.outcomes = OutcomeQueue(lambda: self._woken.put(None))
-        self.executor = ApiExecutor(api, self.outcomes, limits=QUICK, enforce=True)
+        self.executor = ApiExecutor(api, self.outcomes, limits=limits, enforce=True)
 
     def answer(self) -> Outcome:
         self._woken.get(timeout=10)
@@ -90,6 +95,15 @@ def test_success(desk: Callable[[Api], Desk]) -> None:
     assert outcome.sent_ns is not None and outcome.answered_ns is not None
     assert outcome.answered_ns >= outcome.sent_ns
     assert api.calls == [("be", "spark-1", "u-spark-1")]
+
+
+@pytest.mark.parametrize(("grace_s", "said"), [(None, ""), (0, ", with a grace period of 0 s in place of its own")])
+def test_a_grace_period_is_named_where_it_is_not_the_pods_own(
+    grace_s: int | None, said: str, desk: Callable[[Api], Desk]
+) -> None:
+    d = desk(Api())
+    d.executor.submit(replace(victim(), grace_s=grace_s), 7)
+    assert d.answer().detail == f"the API server has started its deletion{said}"
 
 
 def test_retry_after_is_kept(desk: Callable[[Api], Desk]) -> None:
@@ -207,6 +221,30 @@ def test_an_unknown_outcome_is_given_up_in_the_end(desk: Callable[[Api], Desk]) 
     outcome = d.answer()
     assert outcome.result is Result.FAILED and outcome.retry_at_ns is not None
     assert len(api.calls) == 3
+
+
+def test_it_is_sent_four_times_in_all_if_nothing_else_was_said() -> None:
+    api = Api(*(KubeError("500") for _ in range(9)))
+    d = Desk(api, ApiLimits(unknown_wait_s=0.001))
+    d.executor.submit(victim(), 1)
+    outcome = d.answer()
+    d.executor.close()
+    assert (outcome.result, outcome.detail) == (Result.FAILED, "500 (tried 4 times)")
+    assert len(api.calls) == 4
+
+
+def test_two_requests_are_on_the_wire_at_most() -> None:
+    api = Api()
+    api.gate.clear()
+    d = Desk(api, None)
+    for name in "abc":
+        d.executor.submit(victim(name), 1)
+    until(lambda: api.entered == 2, "two requests")
+    let_it_spin()
+    assert api.entered == 2
+    api.gate.set()
+    until(lambda: len(api.calls) == 3, "all of them")
+    d.executor.close()
 
 
 def test_an_error_that_no_retry_repairs_fails_at_once(desk: Callable[[Api], Desk]) -> None:
@@ -328,6 +366,22 @@ def test_the_last_resort_of_a_dry_run_is_a_dry_run() -> None:
     api, cgroup = Recorder("api", Result.DONE, enforce=False), Recorder("cgroup", Result.DONE)
     assert LastResort(api, cgroup, kill_after_s=0).submit(victim(), 0).result is Result.DRY_RUN
     assert (api.reached, cgroup.reached) == ([], [])
+
+
+def test_close_lets_a_request_on_the_wire_be_answered_and_cuts_none_that_is() -> None:
+    api = Api()
+    api.gate.clear()
+    desk = Desk(api, ApiLimits(close_s=patience(30)))
+    desk.executor.submit(victim(), 1)
+    assert api.is_asked.wait(10)
+    closing = threading.Thread(target=desk.executor.close)
+    closing.start()
+    let_it_spin()
+    assert not api.was_cut
+    api.gate.set()
+    closing.join()
+    assert not api.was_cut
+    assert desk.answer().result is Result.DONE
 
 
 def test_close_cuts_a_request_that_hangs() -> None:

@@ -243,13 +243,16 @@ class TestMarker:
         (said,) = caplog.messages
         assert said.endswith("patch nodes: 403 Forbidden: allow patch on nodes")
 
-    def test_the_end_does_not_wait_for_a_server_that_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("is_wished", [False, True])
+    def test_the_end_does_not_wait_for_a_server_that_refuses(
+        self, is_wished: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(NodeMarker, "close_s", 3600.0)
         node = Node()
         node.errors += [KubeDenied("403", "patch", "nodes") for _ in range(100)]
         marker = NodeMarker(node, "taint")
         until(lambda: marker.problem, "refused")
-        marker.wish(True)
+        marker.wish(is_wished)
         closing = threading.Thread(target=marker.close, daemon=True)
         closing.start()
         closing.join(patience(4))  # shorter than any wait after a refusal
