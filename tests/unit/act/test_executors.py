@@ -10,6 +10,7 @@ from queue import Queue
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.act.evict import api as api_module
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.fallback import LastResort
@@ -231,6 +232,16 @@ def test_it_is_sent_four_times_in_all_if_nothing_else_was_said() -> None:
     d.executor.close()
     assert (outcome.result, outcome.detail) == (Result.FAILED, "500 (tried 4 times)")
     assert len(api.calls) == 4
+
+
+def test_between_two_tries_it_waits_twice_as_long_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_s: list[float] = []
+    monkeypatch.setattr(api_module, "jittered", lambda wait_s: waits_s.append(wait_s) or 0.0)
+    d = Desk(Api(*(KubeError("500") for _ in range(3))), ApiLimits())
+    d.executor.submit(victim(), 1)
+    assert d.answer().result is Result.DONE
+    d.executor.close()
+    assert waits_s == [0.2, 0.4, 0.8]
 
 
 def test_two_requests_are_on_the_wire_at_most() -> None:
