@@ -138,6 +138,22 @@ def test_who_is_denied_waits_longer_and_longer(desk: Callable[[Api], Desk]) -> N
     assert max(waits) <= 600 * NS_PER_S
 
 
+@pytest.mark.parametrize(
+    ("is_denied", "waits_s"), [(False, [1, 2, 4, 8, 16, 30, 30]), (True, [10, 20, 40, 80, 160, 320, 600, 600])]
+)
+def test_each_refusal_in_a_row_doubles_the_wait_up_to_its_cap(
+    is_denied: bool, waits_s: list[int], desk: Callable[[Api], Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_s: list[float] = []
+    monkeypatch.setattr(api_module, "jittered", lambda wait_s: asked_s.append(wait_s) or 0.0)
+    refusal = KubeDenied("403", "create", "pods/eviction") if is_denied else KubeBusy("429", None)
+    d = desk(Api(*[refusal] * len(waits_s)))
+    for _ in waits_s:
+        d.executor.submit(victim(), 1)
+        assert d.answer().result is Result.REFUSED
+    assert asked_s == waits_s
+
+
 def test_a_pod_that_is_refused_for_days_is_still_answered_for(desk: Callable[[Api], Desk]) -> None:
     d = desk(Api(KubeBusy("disruption budget", None)))
     d.executor._busy["u-spark-1"] = (1100, 0)  # so often, half a minute each
@@ -211,7 +227,8 @@ def test_an_unknown_outcome_is_asked_again_with_the_same_uid(desk: Callable[[Api
     api = Api(KubeError("timed out"), KubeGone("not found", 404))
     d = desk(api)
     d.executor.submit(victim(), 1)
-    assert d.answer().result is Result.DONE  # the first request had worked
+    outcome = d.answer()  # the first request had worked
+    assert (outcome.result, outcome.detail) == (Result.DONE, "gone after try 2: not found")
     assert api.calls == [("be", "spark-1", "u-spark-1")] * 2
 
 
