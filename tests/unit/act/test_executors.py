@@ -321,6 +321,10 @@ class Recorder(Actuator):
         self.name = name  # type: ignore[misc]
         self.result = result
         self.reached: list[str] = []
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
 
     def _act(self, victim: Victim, decided_ns: int) -> Outcome:
         self.reached.append(victim.candidate.name)
@@ -373,6 +377,62 @@ def test_the_last_resort_is_for_memory_in_use_and_nothing_else() -> None:
     # WHEN the same pod is evicted for memory and was refused for long enough
     both.submit(victim(), 0)
     assert cgroup.reached == ["spark-1"]
+
+
+def test_the_last_resort_kills_at_the_second_time_whose_budgets_are_not_honoured() -> None:
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE)
+    both = LastResort(api, cgroup, kill_after_s=3600)
+    hasty, now_ns = replace(victim(), passes_budgets=True), time.monotonic_ns()
+    refused = both.observe(both.submit(hasty, now_ns))
+    assert (refused.executor, refused.retry_at_ns) == ("api", now_ns)
+    assert both.submit(hasty, now_ns).executor == "cgroup"
+
+
+def test_where_the_api_server_asks_to_come_back_before_the_kill_it_is_asked_again() -> None:
+    both = LastResort(Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE), kill_after_s=60)
+    refused = both.submit(victim(), 0)
+    for retry_at_ns, taken_ns in ((7, 7), (60 * NS_PER_S + 1, 60 * NS_PER_S), (None, 60 * NS_PER_S)):
+        assert both.observe(replace(refused, retry_at_ns=retry_at_ns)).retry_at_ns == taken_ns
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_the_wait_of_a_pod_that_is_no_more_is_forgotten(is_known: bool) -> None:
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.SENT)
+    both, long_ago = LastResort(api, cgroup, kill_after_s=60), time.monotonic_ns() - 61 * NS_PER_S
+    known = frozenset({"u-spark-1"} if is_known else {"u-other"})
+    both.observe(both.submit(victim(), long_ago))
+    both.forget(known)
+    assert both.submit(victim(), 0).executor == ("cgroup" if is_known else "api")
+    # AND so is how long the API server was asked before a kill that is not over
+    both.observe(both.submit(victim(), long_ago))
+    killed = both.submit(victim(), 0)
+    assert killed.executor == "cgroup"
+    both.forget(known)
+    ended = both.observe(replace(killed, result=Result.DONE, detail="gone"))
+    assert ended.detail.startswith("last resort") is is_known
+
+
+def test_a_pod_that_the_api_server_has_evicted_is_asked_for_again() -> None:
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE)
+    both = LastResort(api, cgroup, kill_after_s=60)
+    refused = both.submit(victim(), time.monotonic_ns() - 61 * NS_PER_S)
+    both.observe(refused)
+    done = replace(refused, result=Result.DONE)
+    assert both.observe(done) == done
+    assert both.submit(victim(), 0).executor == "api"
+
+
+def test_there_is_a_kill_only_where_it_is_configured_and_possible() -> None:
+    api, cgroup = Recorder("api", Result.REFUSED), Recorder("cgroup", Result.DONE)
+    assert LastResort(api, cgroup).kill is None
+    assert LastResort(api, cgroup, kill_after_s=60).kill is cgroup
+    alone = LastResort(api, None, kill_after_s=0)
+    assert alone.kill is None
+    for _ in range(2):
+        assert alone.observe(alone.submit(victim(), 0)).retry_at_ns is None
+    alone.close()
+    LastResort(api, cgroup).close()
+    assert (api.closed, cgroup.closed) == (2, 1)
 
 
 @pytest.mark.parametrize("first", [Result.SENT, Result.DONE, Result.FAILED])
