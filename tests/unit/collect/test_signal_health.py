@@ -51,7 +51,10 @@ def test_runs_that_the_kernel_passed_over_are_in_the_quality():
     health = SignalHealth(signals)
     assert health.quality.stalls == "timed"
     whole = health.quality.sentence
+    now_ns = time.monotonic_ns()
+    health.look(now_ns + 10 * NS_PER_S)  # nothing is counted
+    assert health.quality.sentence == whole
     signals.counted = totals(missed_runs=5)
-    health.look(time.monotonic_ns() + 10 * NS_PER_S)
+    health.look(now_ns + 20 * NS_PER_S)
     assert health.quality.sentence != whole
     assert "5" in health.quality.sentence
