@@ -36,6 +36,7 @@ from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import PendingRelease
 from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_record import AuditRecord
+from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import (
     EVENTS,
@@ -454,3 +455,8 @@ def test_an_unfinished_plan_takes_no_outcome_of_the_next(agent: Agent) -> None:
     # THEN each has a line of its own
     agent.close()
     assert [len(line.outcomes) for line in agent.lines()] == [0, 1]
+
+
+def test_without_an_audit_log_no_line_is_lost_and_none_waits() -> None:
+    trail = AuditTrail(None, None, OpenPlans("n1", dry_run=True))
+    assert (trail.dropped, trail.waiting, trail.left) == (0, 0, ())

@@ -87,6 +87,16 @@ def test_a_plan_settles_when_every_outcome_is_final_and_the_memory_is_back() -> 
     assert record.features[0].victims == ("u-1", "u-2")
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_memory_is_back_when_that_of_the_last_victim_is(order: tuple[int, int]) -> None:
+    entry = open_plan(plan(victims=2, candidates=2))
+    assert entry.decided_to_freed_ns is None
+    for at_ns, number in zip((4_000, 9_000), order, strict=True):
+        entry.note(outcome(Result.DONE, number))
+        entry.note_freed(f"u-{number}", at_ns)
+    assert entry.decided_to_freed_ns == 8_000
+
+
 def test_a_final_outcome_is_not_overwritten() -> None:
     entry = open_plan(plan())
     entry.note(outcome(Result.DONE, sent_ns=2_000))

@@ -73,6 +73,16 @@ def test_objects_are_stored_once_for_each_change() -> None:
     assert found[0].tick.frame.pods is found[1].tick.frame.pods
 
 
+def test_rounds_alone_name_the_record_that_their_objects_are_in() -> None:
+    heads = [parse_head(each, 0) for each in shard(rounds=3)]
+    (objects,) = (head.number for head in heads if head.kind == Kind.OBJECTS)
+    assert {(head.kind, head.objects) for head in heads} == {
+        (Kind.HEADER, 0),
+        (Kind.OBJECTS, 0),
+        (Kind.ROUND, objects),
+    }
+
+
 def test_a_round_that_resembles_the_first_takes_a_fraction_of_it() -> None:
     records = shard(pods=110)
     first, second = records[2], records[3]
