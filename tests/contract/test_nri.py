@@ -208,7 +208,7 @@ class TestAnswering:
             cpu_shares=512, cpu_quota_us=-1, cpuset_cpus="0-1", memory_limit_bytes=1 << 30, oom_score_adj=900
         )
         answers = Answers(Answer(wanted))
-        _, connection = opened(answers)
+        plugin, connection = opened(answers)
         pod = NRI["PodSandbox"](
             **POD,
             labels=[{"key": "koordinator.sh/qosClass", "value": "BE"}],
@@ -229,6 +229,7 @@ class TestAnswering:
         assert asked.annotations == {"a": "b"}
         assert (asked.uid, asked.namespace, asked.cgroup_parent) == ("u-1", "team", "/kubepods/besteffort/podu-1")
         assert (of.id, of.name, of.cpu_shares, of.cpu_quota_us, of.memory_limit_bytes) == ("c-1", "main", 2, 0, None)
+        assert plugin.counts.adjusted == 1
 
     def test_what_is_not_wanted_is_not_sent(self, opened):
         _, connection = opened(Answers(Answer(NriResources(cpu_shares=2))))
