@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from koordebpf.act.writer.change import WriteResult
+from koordebpf.act.writer.change import WriteReport, WriteResult
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Original, Places
 from koordebpf.act.writer.restore import RestoreReport, restore_journal
@@ -187,3 +188,9 @@ def test_on_v1_where_it_holds_what_it_held_at_first_no_other_set_is_written(sets
     report = sets.restore("0-1\n")
     assert sets.cpus() == {"be": "0-1", "be/copied": "0-1", "be/own": "1-1"}
     assert (report.changes, report.left) == ((), ())
+
+
+def test_of_the_changes_of_a_report_those_that_were_written_count_as_writes(machine: Machine) -> None:
+    (change,) = machine.restore().changes
+    refused = replace(change, result=WriteResult.REFUSED)
+    assert WriteReport((change, refused, refused)).writes == 1
