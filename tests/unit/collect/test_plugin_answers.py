@@ -201,3 +201,8 @@ def test_a_plugin_that_does_not_qualify_is_refused_before_it_is_called(changed: 
 def test_a_socket_without_a_server_does_not_answer(tmp_path: Path):
     with pytest.raises(GrpcError, match=r"none\.sock"):
         try_plugin(tmp_path / "none.sock", (), PluginAccess())
+
+
+def test_a_grace_period_has_its_number_of_katalyst_on_the_wire() -> None:
+    evict = {"evict_pods": [{"reason": "r", "deletion_options": {"grace_period_seconds": 30}}]}
+    assert encode(PLUGIN_MESSAGES, "GetEvictPodsResponse", evict) == b"\x0a\x07\x12\x01r\x1a\x02\x08\x1e"
