@@ -53,10 +53,9 @@ FOLDERS = {
 # pytest's arguments where a test fails once in ten thousand because this machine did something else meanwhile. Of more
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
-_LIVE = {"contract", "host", "cluster", "node"}
+_TRIED_AGAIN = {needs.ROOT, needs.CLUSTER, needs.MACHINE}  # and what waits for sockets
 # Two thirds of their time they wait for a socket. Those of a module share what they started.
 _IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
-_TRIED_AGAIN = _LIVE | {"vm"}
 _NEEDS_NOTHING = ("unit", "properties", "trees", "golden", "scenarios")
 _ORDER = ("host", "cluster", "browser", "node", "contract", *_NEEDS_NOTHING, "deploy")  # the longest first
 _WHOLE = ("browser", "node")  # a quick run has none of their tests
@@ -123,7 +122,7 @@ def lane_of(
     brought = programs.of_folder(folder, modules, quick=f"not {slow.MARK}" in arguments)
     return lanes.Lane(
         name,
-        _command(folder, report, [*(modules or [str(TESTS / folder)]), *arguments]),
+        _command(folder, need, report, [*(modules or [str(TESTS / folder)]), *arguments]),
         report,
         is_live=need in needs.LIVE,
         environment={**_bytecode(), **(environment or {})},
@@ -149,8 +148,8 @@ def _bytecode() -> dict[str, str]:
     return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(REPORTS.with_name("bytecode"))}
 
 
-def _command(folder: str, report: Path, arguments: Sequence[str]) -> list[str]:
-    again = [AGAIN] if folder in _LIVE else []
+def _command(folder: str, need: str, report: Path, arguments: Sequence[str]) -> list[str]:
+    again = [AGAIN] if need in _TRIED_AGAIN or folder == "contract" else []
     # A test's own time: what its fixture sets up for others, too, is not why it takes long (slow.py).
     options = [f"--junitxml={report}", "--override-ini=junit_duration_report=call", f"--timeout={_TEST_S}"]
     options += [*again, *_IN_PARALLEL.get(folder, [])]
@@ -209,11 +208,11 @@ def _name(folder: str, case: ET.Element) -> str:
     return f"{folder}: {case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}"
 
 
-def judge_second_tries(total: Counted, folders: list[str]) -> None:
+def judge_second_tries(total: Counted) -> None:
     """Write down what passed and what needed a second try (ledger.py); what needed it twice in this run has failed."""
     failed = [f"needed a second try twice: {name}" for name in twice(total.unsteady)]
     total.add(Counted(failed=len(failed), names=failed))
-    if _TRIED_AGAIN & set(folders) or total.items:
+    if total.unsteady or total.items:
         try:
             ledger.record(total.items, total.unsteady, total.in_machines)
         except OSError as error:
@@ -253,7 +252,7 @@ def main(arguments: list[str]) -> int:
         if folder in chosen and (extra == "cluster" or not asked.quick):
             subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
     total = _run_all(asked, chosen, started_s)
-    judge_second_tries(total, chosen)
+    judge_second_tries(total)
     if not asked.for_pytest:
         judge_slow(total)
     if asked.is_everything and chosen == asked.folders:
