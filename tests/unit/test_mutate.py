@@ -34,6 +34,22 @@ def test_a_mutant_differs_in_one_line() -> None:
         ]
 
 
+def test_a_mutant_has_the_name_of_its_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "one.py"
+    path.write_text(
+        "A = 0\nclass Of:\n    def one(self):\n        return 0\n    def two(self):\n        return 20_000\n"
+    )
+    monkeypatch.setattr(mutant, "ROOT", tmp_path)
+    keys = ["one.py: 0 -> 1", "one.py Of.one: 0 -> 1", "one.py Of.two: 20_000 -> 40000"]
+    assert sorted(each.key for each in mutant.mutants_of(path)) == sorted(keys)
+
+
+def test_what_is_known_to_change_nothing_is_a_mutant_still() -> None:
+    paths = {key.partition(".py")[0] + ".py" for key in mutate.known()}
+    made = {each.key for path in paths for each in mutant.mutants_of(mutant.ROOT / path)}
+    assert sorted(mutate.known() - made) == [], "take them out of tests/mutants.txt"
+
+
 def test_what_hangs_is_neither_killed_nor_survived() -> None:
     assert mutate.percent(Counter(killed=8, survived=2, hangs=10)) == 80
 
@@ -82,7 +98,7 @@ class TestJudged:
         sources = {path: (copy / path).read_text() for path in ("koordebpf/one.py", "tests/unit/test_one.py")}
         tests = mutate.Tests(imports.graph(sources), ["koordebpf/one.py"])
         tests.test_s = 2
-        one = mutant.Mutant("koordebpf/one.py", 2, "value > 0", changed, before.replace("value > 0", changed))
+        one = mutant.Mutant("koordebpf/one.py", "", 2, "value > 0", changed, before.replace("value > 0", changed))
         result = mutate.judged(one, copy, tests)
         assert (copy / "koordebpf/one.py").read_text() == before
         return result
