@@ -1,9 +1,8 @@
 """Which lines and branches no test reaches: `make cover`, and with `LIVE=1` what host and cluster tests reach.
 
 Runs the folders that need nothing and prints a row for each pure room; with --gate it fails where a room is below the
-least. With a name (`python -m tests.cover policy/evict`) it prints the lines that are not reached. With --of it runs no
-test, and prints what a run of these folders with KOORDEBPF_COVERAGE reached (`.ci/run`). With --live it runs the quick
-tests of the live kernel and of a real cluster instead, counts the agents that they start too, and prints the
+least. With a name (`python -m tests.cover policy/evict`) it prints the lines that are not reached. With --live it runs
+the quick tests of the live kernel and of a real cluster instead, counts the agents that they start too, and prints the
 rooms that act: a test that fails under its cost is no failure here.
 """
 
@@ -30,8 +29,6 @@ _LEAST_LINES, _LEAST_BRANCHES = 98, 95
 _MEASURE_CHILDREN = "import coverage\ncoverage.process_startup()\n"
 # By its path: tests copy the package, and run the copy.
 _SETTINGS = f"[run]\nbranch = true\nparallel = true\nsource = {ROOT / 'koordebpf'}\ndata_file = {{data}}\n"
-
-VARIABLE = "KOORDEBPF_COVERAGE"  # the folder that tests/run.py has what it reaches written to
 
 Files = dict[str, dict[str, Any]]  # what coverage says of each file, by path below the package
 
@@ -90,14 +87,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("room", nargs="?", help="print the lines of these files that are not reached")
     parser.add_argument("--gate", action="store_true", help="fail where a room is below the least")
     parser.add_argument("--live", action="store_true", help="measure agent, act and kube over host and cluster (root)")
-    parser.add_argument("--of", metavar="FOLDER", type=Path, help="run nothing: what was measured there")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="run these instead")
     options = parser.parse_args(arguments)
     folders = [str(ROOT / "tests" / name) for name in (LIVE_FOLDERS if options.live else FOLDERS)]
     with tempfile.TemporaryDirectory() as name:
-        if not options.of:
-            measure(Path(name), options.tests or folders, must_pass=not options.live)
-        files = measured((options.of or Path(name)).absolute())
+        measure(Path(name), options.tests or folders, must_pass=not options.live)
+        files = measured(Path(name))
     if options.room:
         for path, found in files.items():
             if path.startswith(options.room) and (found["missing_lines"] or found["missing_branches"]):

@@ -2,9 +2,9 @@
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
 use the live kernel run one after the other, and beside them those that need nothing (lanes.py); then virtual machines,
-on one CPU, with the lowest priority (machines.py). With KOORDEBPF_COVERAGE what those that need nothing reach is
-measured (cover.py). A test of real servers or the live kernel that fails is tried once more, and named at the end if it
-passes then; one that needs it twice in a run fails. What a folder leaves on the machine fails, too (leftovers.py).
+on one CPU, with the lowest priority (machines.py). A test of real servers or the live kernel that fails is tried once
+more, and named at the end if it passes then; one that needs it twice in a run fails. What a folder leaves on the
+machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these, and `python tests/run.py tests/unit/test_ledger.py` only this module;
 arguments after `--` go to pytest. `--quick` leaves out virtual machines, nodes in guests, the browser, the tests that
 are marked `slow`, and the manifests where what renders them is not compiled yet. `--merge` runs what the ledger selects
@@ -28,7 +28,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import cover, lacking, lanes, ledger, needs, programs, slow  # noqa: E402
+from tests import lacking, lanes, ledger, needs, programs, slow  # noqa: E402
 from tests.counted import Counted, died, twice  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -56,8 +56,11 @@ AGAIN = f"@{TESTS / 'again.txt'}"
 _TRIED_AGAIN = {needs.ROOT, needs.CLUSTER, needs.MACHINE}  # and what waits for sockets
 # Two thirds of their time they wait for a socket. Those of a module share what they started.
 _IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
-_NEEDS_NOTHING = ("unit", "properties", "trees", "golden", "scenarios")
-_ORDER = ("host", "cluster", "browser", "node", "contract", *_NEEDS_NOTHING, "deploy")  # the longest first
+# The longest first.
+_ORDER = (
+    *("host", "cluster", "browser", "node", "contract"),
+    *("unit", "properties", "trees", "golden", "scenarios", "deploy"),
+)
 _WHOLE = ("browser", "node")  # a quick run has none of their tests
 # What .ci/setup brings → the folder whose tests use it.
 _SET_UP = {"vm": "vm", "cluster": "cluster", "node": "node", "browser": "browser", "shells": "contract", "felt": "host"}
@@ -81,9 +84,9 @@ def run_lanes(
 ) -> Counted:
     """Run folders side by side, each with its arguments; print what each printed when it has ended."""
     color = ["--color=yes"] if sys.stdout.isatty() else []
-    measured, total = _measured(), Counted()
+    total = Counted()
     chosen = [
-        lane_of(folder, [*color, *arguments[folder]], part, need, measured if folder in _NEEDS_NOTHING else {})
+        lane_of(folder, [*color, *arguments[folder]], part, need)
         for folder in sorted(arguments, key=_ORDER.index)
         for need, part in _parts(folder, modules[folder])
     ]
@@ -109,13 +112,7 @@ def _parts(folder: str, modules: Sequence[str]) -> Iterator[tuple[str, Sequence[
         yield need, part if len(found) > 1 else modules
 
 
-def lane_of(
-    folder: str,
-    arguments: Sequence[str],
-    modules: Sequence[str] = (),
-    need: str = needs.NOTHING,
-    environment: Mapping[str, str] | None = None,
-) -> lanes.Lane:
+def lane_of(folder: str, arguments: Sequence[str], modules: Sequence[str], need: str) -> lanes.Lane:
     """Return how the tests of a folder are run, or some modules of it."""
     name = folder if need == needs.of_folder(folder) else f"{folder}-{need}"
     report = REPORTS / f"{name}.xml"
@@ -125,19 +122,13 @@ def lane_of(
         _command(folder, need, report, [*(modules or [str(TESTS / folder)]), *arguments]),
         report,
         is_live=need in needs.LIVE,
-        environment={**_bytecode(), **(environment or {})},
+        environment=_bytecode(),
         brings=[sys.executable, "-m", "tests.programs", *brought] if brought else [],
     )
 
 
 def _not_brought(folder: str, code: int) -> Counted:
     return died(f"{folder}: what it needs could not be brought: tests.programs ended with {code}")
-
-
-# Nothing else that is started here is measured: tests of this runner start it, too.
-def _measured() -> Mapping[str, str]:
-    folder = os.environ.pop(cover.VARIABLE, None)
-    return cover.environment(Path(folder).absolute()) if folder else {}
 
 
 # Not for what is installed or built before the tests: pip would put there what it compiles for others, too.

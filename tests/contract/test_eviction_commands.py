@@ -267,10 +267,10 @@ class TestTheLauncher:
         self, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # GIVEN callers that do not wait, as where what was started cannot be killed
-        monkeypatch.setattr("koordebpf.act.eviction_hooks.command._SLACK_S", -0.95)
+        monkeypatch.setattr("koordebpf.act.eviction_hooks.command._SLACK_S", -59.95)
         waits = script(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
         for _ in range(launcher_file.MOST_RUNNING):
-            assert run(launcher, waits, timeout_s=1).ending == "timed_out"
+            assert run(launcher, waits, timeout_s=60).ending == "timed_out"
         monkeypatch.undo()
         ran = run(launcher, "/bin/true")
         (tmp_path / "go").touch()

@@ -373,15 +373,16 @@ def test_folders_that_need_nothing_run_beside_each_other_and_what_each_leaves_is
 @pytest.mark.slow
 def test_modules_of_one_folder_that_need_something_else_run_apart(folders):
     (folders / "unit" / "test_good.py").write_text(one_test("pass"))
-    (folders / "unit" / "test_live.py").write_text("import pytest\npytestmark = pytest.mark.root\n" + one_test("pass"))
+    (folders / "unit" / "test_live.py").write_text(f"import pytest\n{LIVE}\n" + one_test("pass"))
     done = run(folders, "", "unit", "host")
     assert {"-- unit", "-- unit-root"} <= set(done.stdout.splitlines())
     assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
 
 
+LIVE = "pytestmark = pytest.mark.root"
 ALONE = """
 import fcntl, time, pytest
-pytestmark = pytest.mark.root
+{mark}
 @pytest.mark.parametrize("number", range(3))
 def test_it(number):
     with open("{lock}", "w") as lock:
@@ -393,9 +394,8 @@ def test_it(number):
 @pytest.mark.slow
 def test_pytest_in_two_processes_runs_live_modules_one_after_the_other(folders):
     for name in ("one", "two", "three"):
-        (folders / "unit" / f"test_{name}.py").write_text(ALONE.format(lock=folders / "lock"))
-        by_its_folder = ALONE.replace("pytestmark = pytest.mark.root", "")
-        (folders / "host" / f"test_live_{name}.py").write_text(by_its_folder.format(lock=folders / "lock"))
+        (folders / "unit" / f"test_{name}.py").write_text(ALONE.format(mark=LIVE, lock=folders / "lock"))
+        (folders / "host" / f"test_live_{name}.py").write_text(ALONE.format(mark="", lock=folders / "lock"))
     command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", str(folders)]
     done = subprocess.run(command, cwd=folders.parent, capture_output=True, text=True, check=False)
     assert "18 passed" in done.stdout, done.stdout
