@@ -55,17 +55,16 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     # Before Python 3.12 the places of what stands in an f-string are not those of the file.
     functions = dict(_functions(tree, ""))
     in_text = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    lines = source.splitlines(keepends=True)
     for node in ast.walk(tree):
         for changed in _changes(node) if id(node) not in in_text else ():
-            old = ast.get_source_segment(source, node)
-            if old is None or "\n" in old or not isinstance(node, ast.expr) or node.end_col_offset is None:
+            if not isinstance(node, ast.expr) or node.end_lineno != node.lineno or node.end_col_offset is None:
                 continue
-            lines = source.splitlines(keepends=True)
-            text = lines[node.lineno - 1].encode()
-            new = ast.unparse(changed)
-            whole = text[: node.col_offset] + f"({new})".encode() + text[node.end_col_offset :]
-            lines[node.lineno - 1] = whole.decode()
-            yield Mutant(name, functions.get(id(node), ""), node.lineno, old, new, "".join(lines))
+            text, new = lines[node.lineno - 1].encode(), ast.unparse(changed)
+            old = text[node.col_offset : node.end_col_offset].decode()
+            line = (text[: node.col_offset] + f"({new})".encode() + text[node.end_col_offset :]).decode()
+            changed_source = "".join([*lines[: node.lineno - 1], line, *lines[node.lineno :]])
+            yield Mutant(name, functions.get(id(node), ""), node.lineno, old, new, changed_source)
 
 
 def _functions(node: ast.AST, name: str) -> Iterator[tuple[int, str]]:

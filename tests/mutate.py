@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import functools
 import os
 import random
 import shutil
@@ -81,6 +82,7 @@ def _of_room(chance: random.Random, sizes: Mapping[str, int], count: int) -> lis
     return found
 
 
+@functools.cache
 def known() -> frozenset[str]:
     """Return the keys of the mutants that change nothing a caller can see."""
     lines = KNOWN.read_text().splitlines()
