@@ -6,6 +6,7 @@ and a message whose last sentence says what to do; in the running agent it ends 
 
 from __future__ import annotations
 
+import errno
 import re
 from enum import Enum
 from typing import ClassVar, Final
@@ -168,4 +169,14 @@ def json_error(
 
 def unreadable(path: object, error: OSError) -> ConfigError:
     """Return the error of a file that cannot be read, in the system's words."""
-    return ConfigError(str(path), NOT_GIVEN, error.strerror or str(error))
+    return ConfigError(str(path), NOT_GIVEN, os_reason(error))
+
+
+def os_reason(error: OSError) -> str:
+    """Return why a system call failed, in the system's words; what Python says of a failure without a number."""
+    return error.strerror or str(error)
+
+
+def errno_name(error: OSError) -> str:
+    """Return the name of an error's number, such as EACCES."""
+    return errno.errorcode[error.errno] if error.errno in errno.errorcode else str(error)

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from koordebpf.errors import os_reason
 from koordebpf.units import MIB
 
 MAX_LINES = 4_000  # Why: 440 files of suppression written nine times over, or minutes of a busy log
@@ -139,7 +140,7 @@ class LineSink:
             try:
                 self._write(line)
             except OSError as error:
-                self.last_error, self._is_failing = error.strerror or str(error), True
+                self.last_error, self._is_failing = os_reason(error), True
                 with self._changed:
                     self._put_back(line)
                 return False

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.errors import NOT_GIVEN, ConfigError, json_error, text_error, unreadable
+from koordebpf.errors import NOT_GIVEN, ConfigError, errno_name, json_error, os_reason, text_error, unreadable
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,18 @@ def test_a_value_that_was_not_given_is_left_out(value: object, text: str) -> Non
 
 def test_a_file_that_cannot_be_read() -> None:
     assert str(unreadable("a", PermissionError(13, "Permission denied"))) == "a: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "name"),
+    [
+        (PermissionError(13, "Permission denied"), "Permission denied", "EACCES"),
+        (TimeoutError("timed out"), "timed out", "timed out"),
+        (OSError(99_999, "a new one"), "a new one", "[Errno 99999] a new one"),
+    ],
+)
+def test_a_system_call_that_failed(error: OSError, reason: str, name: str) -> None:
+    assert (os_reason(error), errno_name(error)) == (reason, name)
 
 
 def place(raw: bytes, **options: int) -> str:

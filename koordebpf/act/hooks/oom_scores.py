@@ -15,6 +15,7 @@ import msgspec
 from koordebpf.act.hooks.processes import processes_in
 from koordebpf.act.hooks.task_record import TaskRecord, TaskReports
 from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.errors import os_reason
 from koordebpf.kernel.proc.oom_score import change_score
 from koordebpf.policy.hooks.writes import TaskSetting
 
@@ -44,12 +45,12 @@ class OomScores:
 
     def apply(self, wanted: Iterable[TaskSetting], now_ns: int) -> None:
         """Make the processes of these containers have their score, and those of all others what they had."""
-        by_path = {each.path: each for each in wanted if isinstance(each.value, int)}
+        by_path = {each.path: (each, each.value) for each in wanted if isinstance(each.value, int)}
         for path in [path for path in self._scores if path not in by_path]:
             self._put_back(path, now_ns)
         self._reports.keep_only(by_path)
-        for path, setting in by_path.items():
-            self._set(path, setting, now_ns)
+        for setting, score in by_path.values():
+            self._set(setting, score, now_ns)
 
     def restore(self, now_ns: int) -> None:
         """Put back what all of them had, and remove the record."""
@@ -58,12 +59,13 @@ class OomScores:
         if not self._scores:
             self._record.save({})
 
-    def _set(self, path: str, setting: TaskSetting, now_ns: int) -> None:
+    def _set(self, setting: TaskSetting, score: int, now_ns: int) -> None:
+        path = setting.path
         found = processes_in(self._mount_point / path)
-        if found is None or not isinstance(setting.value, int):
+        if found is None:
             return
         inode, processes = found
-        score, name = setting.value, path.rpartition("/")[2]
+        name = path.rpartition("/")[2]
         known = self._scores.get(path)
         if known is not None and known.inode != inode:
             known = None
@@ -83,8 +85,7 @@ class OomScores:
                 if change_score(pid, name, score) is not None:
                     self._reports.report(setting, file, values, WriteResult.WRITTEN, now_ns)
             except OSError as error:
-                detail = error.strerror or str(error)
-                self._reports.report(setting, file, values, WriteResult.REFUSED, now_ns, detail)
+                self._reports.report(setting, file, values, WriteResult.REFUSED, now_ns, os_reason(error))
 
     def _put_back(self, path: str, now_ns: int) -> None:
         known = self._scores[path]

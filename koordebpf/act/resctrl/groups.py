@@ -7,7 +7,6 @@ group of the task that made it.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from koordebpf.act.hooks.task_record import TaskRecord
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
+from koordebpf.errors import errno_name
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.subtree import task_numbers, tasks_of
 from koordebpf.policy.resctrl.rules import Members
@@ -99,9 +99,9 @@ class ResctrlGroups:
             group.mkdir()
         except OSError as error:
             self._record.save(self._made)
-            self._say(group, WriteResult.REFUSED, now_ns, errno.errorcode.get(error.errno or 0, str(error)))
+            self._say(group, WriteResult.REFUSED, now_ns, errno_name(error))
             return
-        self._made[name] = _inode(group) or 0
+        self._made[name] = _inode(group)
         self._record.save(self._made)
         self._report(FileChange(str(group), None, "made", WriteResult.WRITTEN, "resctrl", now_ns, owner=OWNER))
 
@@ -114,7 +114,7 @@ class ResctrlGroups:
         except FileNotFoundError:
             pass
         except OSError as error:
-            self._say(group, WriteResult.REFUSED, now_ns, errno.errorcode.get(error.errno or 0, str(error)))
+            self._say(group, WriteResult.REFUSED, now_ns, errno_name(error))
             return
         else:
             self._report(FileChange(str(group), "made", "removed", WriteResult.WRITTEN, why, now_ns, owner=OWNER))
@@ -165,7 +165,7 @@ class ResctrlGroups:
 
     def _refused(self, tasks: Path, error: OSError, now_ns: int) -> None:
         if tasks.parent.is_dir():
-            self._say(tasks, WriteResult.REFUSED, now_ns, errno.errorcode.get(error.errno or 0, str(error)))
+            self._say(tasks, WriteResult.REFUSED, now_ns, errno_name(error))
         else:
             self._say(tasks, WriteResult.GONE, now_ns, "the group is gone")
 
@@ -181,8 +181,9 @@ def recorded_groups(path: Path) -> frozenset[str]:
     return frozenset(TaskRecord(path, dict[str, int]).read())
 
 
-def _inode(group: Path) -> int | None:
+# 0: there is none.
+def _inode(group: Path) -> int:
     try:
         return group.stat().st_ino
     except OSError:
-        return None
+        return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.writer.change import WriteResult
-from koordebpf.errors import CgroupGone, KernelFileError
+from koordebpf.errors import CgroupGone, KernelFileError, errno_name
 from koordebpf.kernel.cgroup.files import (
     CgroupFile,
     Sysctl,
@@ -241,7 +241,7 @@ def _classify(error: Exception, key: FileKey) -> tuple[WriteResult, str]:
             return WriteResult.UNSUPPORTED, "this kernel has no such file"
         return WriteResult.GONE, "the cgroup is gone"
     if isinstance(error, OSError) and error.errno is not None:
-        return _RESULTS.get(error.errno, WriteResult.REFUSED), errno.errorcode.get(error.errno, str(error.errno))
+        return _RESULTS.get(error.errno, WriteResult.REFUSED), errno_name(error)
     return WriteResult.REFUSED, str(error)
 
 

@@ -20,7 +20,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from koordebpf.errors import ActuationError, CgroupGone
+from koordebpf.errors import ActuationError, CgroupGone, os_reason
 from koordebpf.kernel.cgroup.freezer import thaw_subtree, write_state
 from koordebpf.kernel.cgroup.lifted import CpuPlace
 from koordebpf.kernel.cgroup.monitors import killed_beside_monitors
@@ -263,7 +263,7 @@ class Kill(Closing):
         except ProcessLookupError:
             return False
         except PermissionError as error:
-            self._refusals[pid] = error.strerror or str(error)
+            self._refusals[pid] = os_reason(error)
             return False
         self._refusals.pop(pid, None)
         return True

@@ -20,7 +20,7 @@ def change_score(pid: int, container: str, score: int, only_from: int | None = N
         score: what it is to have, -1000 to 1000.
         only_from: it is left alone unless it has this; None: whatever it has.
     Raises:  OSError: what the kernel says against it: EACCES for less than it has, without CAP_SYS_RESOURCE.
-    Cost:    30 µs, 60 where it is changed.
+    Cost:    60 µs, 30 where it is left alone.
     """
     try:
         fd = os.open(f"/proc/{pid}", _DIRECTORY)
@@ -28,10 +28,10 @@ def change_score(pid: int, container: str, score: int, only_from: int | None = N
         return None
     try:
         lines = read_file(fd, "cgroup").decode(errors="surrogateescape").split("\n")
-        if not any(container in line.split(":", 2)[-1].split("/") for line in lines):
+        if not any(container in line.partition("/")[2].split("/") for line in lines):
             return None
         before = int(read_file(fd, "oom_score_adj"))
-        if before != score and only_from in (None, before):
+        if only_from in (None, before):
             file = os.open("oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=fd)
             try:
                 os.write(file, str(score).encode())

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import CgroupGone, KernelFileError, SupportError, os_reason
 from koordebpf.kernel.io.fd_file import KeptFile
 
 NODE_MEMORY_PRESSURE = Path("/proc/pressure/memory")
@@ -214,7 +214,5 @@ def _error_of(path: Path, error: OSError) -> Exception:
         case errno.ENOENT:
             return CgroupGone(str(path.parent))
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return SupportError(
-                feature, error.strerror or str(error), "Run as root, with the file system mounted writable"
-            )
+            return SupportError(feature, os_reason(error), "Run as root, with the file system mounted writable")
     return error

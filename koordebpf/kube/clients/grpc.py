@@ -24,7 +24,7 @@ import h2.errors
 import h2.events
 import h2.exceptions
 
-from koordebpf.errors import KubeError
+from koordebpf.errors import KubeError, os_reason
 
 _PREFIX = struct.Struct("!BI")  # is compressed, length
 _READ_BYTES = 1 << 16
@@ -192,7 +192,7 @@ class _Connection:
             self.is_unheard = False
             self._fail(GrpcError("DEADLINE_EXCEEDED", "no answer in time"))
         except OSError as error:
-            self._fail(GrpcError("UNAVAILABLE", error.strerror or str(error)))
+            self._fail(GrpcError("UNAVAILABLE", os_reason(error)))
         except h2.exceptions.ProtocolError as error:
             self.is_unheard = False
             self._fail(GrpcError("INTERNAL", f"HTTP/2: {error}"))

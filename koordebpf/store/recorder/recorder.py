@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from koordebpf.clock import Clock, SystemClock
+from koordebpf.errors import os_reason
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.memory import OutcomeArrived
@@ -222,7 +223,7 @@ class _Writing:
             self._store.add_events(self._events, wall_ns)
         except OSError as error:
             self._counts.lost_events += len(self._events)
-            self._counts.problem = error.strerror or str(error)
+            self._counts.problem = os_reason(error)
 
     def take(self, each: _Round | _Happened) -> None:
         if isinstance(each, _Happened):
@@ -243,7 +244,7 @@ class _Writing:
             self._say(None)
         except OSError as error:
             self._counts.lost_rounds += 1
-            self._say(error.strerror or str(error))
+            self._say(os_reason(error))
         self._counts.bytes = self._store.bytes_on_disk
 
     # With each change, and again after a while: the shard that has it is removed some time.

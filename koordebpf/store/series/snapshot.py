@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 
 from koordebpf.act.writer.journal import this_boot
-from koordebpf.errors import DecodeError
+from koordebpf.errors import DecodeError, os_reason
 from koordebpf.state.series.records import SavedRounds, SavedSeries
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
@@ -113,7 +113,7 @@ class SnapshotWriter:
     def _failed(self, error: OSError) -> None:
         self.cancel()
         if not self._has_failed:
-            log.warning("%s: %s: a restarted agent will not know the series", self._path, error.strerror or error)
+            log.warning("%s: %s: a restarted agent will not know the series", self._path, os_reason(error))
         self._has_failed = True
 
 

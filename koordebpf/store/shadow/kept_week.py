@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, os_reason
 from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.policy.what_if.week import ShadowDay, ShadowWeek
 
@@ -84,7 +84,7 @@ class WeekKeeper:
                 self._write(waiting)
                 self._say(None)
             except (OSError, ConfigError) as error:
-                self._say(error.strerror or str(error) if isinstance(error, OSError) else str(error))
+                self._say(os_reason(error) if isinstance(error, OSError) else str(error))
                 self._put_back(waiting)
                 if not is_over:
                     with self._changed:  # until there is more
