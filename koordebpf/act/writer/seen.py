@@ -16,7 +16,7 @@ def is_wish(before: Value, now: Value, cpuset: Version | None) -> bool:
 
     Fewer CPUs are none where `cpuset` is of v1: there the kernel takes an offlined CPU out of every set.
     """
-    is_less = isinstance(now, frozenset) and isinstance(before, frozenset) and now < before
+    is_less = isinstance(now, frozenset) and isinstance(before, frozenset) and now.issubset(before)
     return now != before and not (is_less and cpuset == 1)
 
 
