@@ -44,6 +44,13 @@ def test_a_mutant_has_the_name_of_its_function(tmp_path: Path, monkeypatch: pyte
     assert sorted(each.key for each in mutant.mutants_of(path)) == sorted(keys)
 
 
+def test_a_type_has_no_mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "one.py"
+    path.write_text("def one(version: Literal[1, 2]) -> list[int]:\n    return known[3]\n")
+    monkeypatch.setattr(mutant, "ROOT", tmp_path)
+    assert [each.key for each in mutant.mutants_of(path)] == ["one.py one: 3 -> 4"]
+
+
 def test_what_is_known_to_change_nothing_is_a_mutant_still() -> None:
     paths = {key.partition(".py")[0] + ".py" for key in mutate.known()}
     made = {each.key for path in paths for each in mutant.mutants_of(mutant.ROOT / path)}
