@@ -179,4 +179,4 @@ def os_reason(error: OSError) -> str:
 
 def errno_name(error: OSError) -> str:
     """Return the name of an error's number, such as EACCES."""
-    return errno.errorcode[error.errno] if error.errno in errno.errorcode else str(error)
+    return errno.errorcode.get(error.errno or 0, str(error))
