@@ -39,8 +39,7 @@ def environment(folder: Path) -> dict[str, str]:
     settings = folder / "settings"
     settings.write_text(_SETTINGS.format(data=folder / "data"))
     (folder / "sitecustomize.py").write_text(_MEASURE_CHILDREN)
-    path = os.pathsep.join([str(folder), str(ROOT)])
-    return {"COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": path, "HYPOTHESIS_PROFILE": "thorough"}
+    return {"COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
 def measure(folder: Path, tests: Sequence[str], *, must_pass: bool = True) -> None:

@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "ledger.json"
 TURNS = 8
 # What a merge owns at most: seconds of modules that run one after the other, and machines.
-OWNED_S = 300.0
-OWNED_MACHINES = 2
+OWNED_S = 240.0
+OWNED_MACHINES = 1
 _UNKNOWN_S = 30.0  # of an item that has not run yet
 _NEAR = 1  # imports between a test module and what it tests
 # Where what changed lies → the machines on which it may behave differently, the most telling first.

@@ -59,7 +59,7 @@ _IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
 # The longest first.
 _ORDER = (
     *("host", "cluster", "browser", "node", "contract"),
-    *("unit", "properties", "trees", "golden", "scenarios", "deploy"),
+    *("unit", "deploy", "properties", "scenarios", "trees", "golden"),
 )
 _WHOLE = ("browser", "node")  # a quick run has none of their tests
 # What .ci/setup brings → the folder whose tests use it.
@@ -311,9 +311,14 @@ def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float)
 
     def boot() -> None:
         nonlocal machines
-        machines = Machines(asked.kernels, REPORTS) if "vm" in chosen else None
+        if "vm" in chosen and machines is None:
+            machines = Machines(asked.kernels, REPORTS)
 
+    if asked.is_everything:
+        os.environ.setdefault("HYPOTHESIS_PROFILE", "thorough")
     try:
+        if asked.merge:  # of the folders that need nothing there is little to run first
+            boot()
         if len(arguments) > 1 and not asked.for_pytest:
             print(f"\n== {', '.join(arguments)} · side by side", flush=True)
             total.add(run_lanes(arguments, asked.modules, boot))

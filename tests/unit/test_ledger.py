@@ -51,7 +51,7 @@ def test_the_same_commit_is_tested_with_the_same(full):
 
 
 def test_what_changed_runs_at_once_the_nearest_first_until_its_seconds_are_spent(full):
-    slow = {name: Entry(turn=1, seconds=140) for name in MODULES[:3]}
+    slow = {name: Entry(turn=1, seconds=110) for name in MODULES[:3]}
     found = Ledger(0, {**full.items, **slow, **{name: Entry(turn=1) for name in MACHINES}})
     owned = {MODULES[0]: 1, MODULES[1]: 0, MODULES[2]: 0, **dict.fromkeys(MACHINES, 0)}
     chosen = select(found, ITEMS, owned)
