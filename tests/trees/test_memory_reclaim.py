@@ -52,7 +52,7 @@ def test_swappiness_is_said_only_where_it_is_given(pod: Path, options: dict[str,
         ("/dev/full", errno.ENOSPC, {"swappiness": 0}, OSError),
     ],
 )
-def test_a_kernel_without_swappiness_is_told_from_one_that_refuses(
+def test_a_kernel_without_swappiness_is_not_one_that_refuses(
     pod: Path, file: str, number: int, options: dict[str, int], raised: type[Exception]
 ) -> None:
     (pod / "memory.reclaim").unlink()
@@ -62,7 +62,7 @@ def test_a_kernel_without_swappiness_is_told_from_one_that_refuses(
     assert getattr(caught.value, "errno", number) == number
 
 
-def test_a_kernel_without_the_file_is_told_from_a_pod_that_is_gone(pod: Path) -> None:
+def test_a_kernel_without_the_file_is_not_a_pod_that_is_gone(pod: Path) -> None:
     (pod / "memory.reclaim").unlink()
     with pytest.raises(SupportError, match=r"cgroup v2 and Linux 5\.19"):
         reclaim(pod, pod.stat().st_ino, 5, lambda: False)

@@ -36,7 +36,7 @@ def test_one_that_is_too_long_is_an_error(file: Path, size: int, is_good: bool) 
 
 
 @pytest.mark.parametrize("read", [read_kernel_file, OpenKernelFiles().read])
-def test_a_file_that_the_kernel_has_not_is_told_from_a_cgroup_that_is_gone(file: Path, read) -> None:
+def test_a_file_that_the_kernel_has_not_is_not_a_cgroup_that_is_gone(file: Path, read) -> None:
     file.unlink()
     with pytest.raises(FileNotFoundError):
         read(file)
