@@ -91,6 +91,7 @@ def test_the_nearest_tests_run_first_and_contract_last() -> None:
     ]
 
 
+@pytest.mark.slow  # each starts pytest
 class TestJudged:
     TESTS = "from koordebpf.one import reached\n\ndef test() -> None:\n    assert reached(1)\n"
 
@@ -116,7 +117,6 @@ class TestJudged:
     def test_one_that_no_test_notices_survives(self, tmp_path: Path) -> None:
         assert self.judged(tmp_path, "value >= 0") == mutate.SURVIVED
 
-    @pytest.mark.slow
     def test_one_that_does_not_end_is_a_timeout_and_no_kill(self, tmp_path: Path) -> None:
         assert self.judged(tmp_path, "[0 for _ in iter(int, 1)]") == mutate.TIMEOUT
 
