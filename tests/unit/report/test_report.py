@@ -97,6 +97,14 @@ def test_memory_is_back_when_that_of_the_last_victim_is(order: tuple[int, int]) 
     assert entry.decided_to_freed_ns == 8_000
 
 
+def test_a_plan_is_sent_when_its_first_victim_is() -> None:
+    entry = open_plan(plan(victims=2, candidates=2))
+    assert entry.record().latencies.decided_to_sent_ns is None
+    for number, sent_ns in ((1, 1_700), (2, 1_600)):
+        entry.note(outcome(Result.DONE, number, sent_ns=sent_ns))
+    assert entry.record().latencies.decided_to_sent_ns == 600
+
+
 def test_a_final_outcome_is_not_overwritten() -> None:
     entry = open_plan(plan())
     entry.note(outcome(Result.DONE, sent_ns=2_000))
@@ -143,10 +151,11 @@ def test_a_line_without_an_end_spoils_no_later_one(tmp_path: Path, torn: bytes) 
 
 def test_a_full_disk_is_counted_and_does_not_stop_anything() -> None:
     log = AuditLog(Path("/dev/full"), waiting_lines=100)
+    assert (log.last_error, log.problem) == (None, None)
     for n in range(130):
         assert not log.write(open_plan(plan()).record())
         assert (log.written, log.waiting, log.dropped) == (0, min(n + 1, 100), max(n - 99, 0))
-    assert log.last_error is not None and "No space left" in log.last_error
+    assert log.last_error == "/dev/full: No space left on device"
 
 
 def test_lines_wait_for_a_directory_that_comes_back_and_keep_their_order(tmp_path: Path) -> None:

@@ -51,10 +51,11 @@ def test_what_is_given_is_neither_kept_nor_said_to_be_learned(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"/" + b"x" * 5_000])
-def test_what_cannot_be_a_root_is_none(tmp_path: Path, content: bytes) -> None:
+def test_what_cannot_be_a_root_is_none(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "cgroup-root"
     path.write_bytes(content)
     assert learned(path, {NEAR: {"u-1"}, DEEP: {"u-1"}}) == "/any.service"
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
 
 
 @pytest.mark.parametrize(("characters", "is_taken"), [(4095, True), (4096, False)])
