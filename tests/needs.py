@@ -1,10 +1,11 @@
-"""What tests need, by module: nothing, or something of which there is one. Each is a marker, for `pytest -m root`.
+"""What tests need of the machine that they run on, by module; each is a marker too, for `pytest -m root`.
 
 A folder says what its modules need; one that needs something else says so: `pytestmark = pytest.mark.root`.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def of_folder(folder: str) -> str:
     return _OF_FOLDERS.get(folder, NOTHING)
 
 
+@functools.cache  # pytest asks for each test
 def of_module(path: Path) -> str:
     """Return what the tests of a module need."""
     own = _OWN.search(path.read_text())

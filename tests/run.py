@@ -275,12 +275,7 @@ def _asked(arguments: list[str]) -> argparse.Namespace:
     asked.for_pytest = arguments[at + 1 :]
     asked.is_everything = not (asked.what or asked.quick or asked.merge or asked.for_pytest or asked.kernels != "all")
     if asked.merge:
-        selection = ledger.selection()
-        ledger.print_selection(selection, ledger.read())
-        asked.what = [item for item in sorted(selection.all) if not ledger.is_machine(item)]
-        machines = [item for item in sorted(selection.all) if ledger.is_machine(item)]
-        asked.what += ["vm"] if machines else []
-        asked.kernels = " ".join(item.replace(" ", "-") for item in machines)
+        asked.what, asked.kernels = _selected()
     is_all = not (asked.what or asked.merge)
     asked.modules = {folder: [] for folder in FOLDERS if is_all or folder in asked.what}
     for module in asked.what:
@@ -291,6 +286,15 @@ def _asked(arguments: list[str]) -> argparse.Namespace:
             asked.modules.setdefault(folder, []).append(module)
     asked.folders = [folder for folder in FOLDERS if folder in asked.modules]
     return asked
+
+
+def _selected() -> tuple[list[str], str]:
+    """Print what the ledger selects; return modules, with "vm" where there are machines, and the machines' names."""
+    selection = ledger.selection()
+    ledger.print_selection(selection, ledger.read())
+    machines = [item for item in sorted(selection.all) if ledger.is_machine(item)]
+    modules = sorted(selection.all - set(machines))
+    return modules + ["vm"] * bool(machines), " ".join(item.replace(" ", "-") for item in machines)
 
 
 def _missing(*, quick: bool) -> dict[str, str | None]:

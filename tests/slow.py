@@ -29,10 +29,10 @@ def unmarked(reports: Sequence[Path], tests: Path) -> list[str]:
     machine that is slow is given in proportion more. What a fixture takes that several tests share is not counted then.
     """
     found = [node for report in reports for node in _over(report)]
-    report = tests.parent / ".make" / "tests" / "slow.xml"
     for _ in range(_TRIES):
         if not found:
             break
+        report = reports[0].with_name("slow.xml")
         report.unlink(missing_ok=True)
         print(
             f"\n== run once more: {len(found)} that took longer than {LIMIT_S:g} s without the mark {MARK}", flush=True

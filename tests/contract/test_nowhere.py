@@ -115,3 +115,6 @@ def test_a_run_of_everything_is_judged_by_its_machines(tmp_path: Path, monkeypat
     for name in machines:
         (tmp_path / name / "verdict.json").write_bytes(msgspec.json.encode(Verdict(skipped, ())))
     assert command.of_run(tmp_path / "host.xml") == ["tests/host/test_kill.py::TestKill::test_one"]
+    for name in machines:
+        (tmp_path / name / "verdict.json").unlink()
+    assert command.of_run(tmp_path / "host.xml") == ["tests/host/test_kill.py::TestKill::test_one"], "they did not run"

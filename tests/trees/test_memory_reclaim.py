@@ -76,7 +76,9 @@ class TestThePodThatWasMeant:
     def test_it_is_the_one_of_this_id_and_name(self, pod: Path) -> None:
         for cgroup_id in (None, pod.stat().st_ino):
             for names in ((), ("1-2",), ("9", "1-2")):
-                os.close(open_pod_directory(pod, cgroup_id, names))
+                directory = open_pod_directory(pod, cgroup_id, names)
+                assert os.fstat(directory).st_ino == pod.stat().st_ino
+                os.close(directory)
 
     def test_another_one_of_its_name_is_none(self, pod: Path) -> None:
         with pytest.raises(CgroupGone):

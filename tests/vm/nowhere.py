@@ -27,9 +27,12 @@ def of_results(results: Results, skipped: Iterable[str]) -> list[str]:
 def of_run(report: Path) -> list[str]:
     """Return which of the tests that a report has as skipped no machine ran, by what the last run of each found."""
     found = {variant.folder: FOUND / variant.folder / "verdict.json" for variant in MATRIX}
-    verdicts = {name: msgspec.json.decode(path.read_bytes(), type=Verdict) for name, path in found.items()}
+    verdicts = {
+        name: msgspec.json.decode(path.read_bytes(), type=Verdict) for name, path in found.items() if path.exists()
+    }
     there = {name: skipped_in(verdict.tests) for name, verdict in verdicts.items()}
-    return nowhere(skipped_in(read_tests(report)), {variant.folder: variant.tests for variant in MATRIX}, there)
+    tests = {variant.folder: variant.tests for variant in MATRIX if variant.folder in verdicts}
+    return nowhere(skipped_in(read_tests(report)), tests, there)
 
 
 @click.command(help=__doc__)
