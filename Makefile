@@ -26,7 +26,7 @@ demo-cluster: ## Watch an eviction on a real Kubernetes node (root).
 test: setup ## Run all but slow tests and other kernels (5 minutes); CHANGED=1: what a change reaches.
 	@$(PYTHON) $(if $(CHANGED),-m tests.changed,tests/run.py --quick)
 
-test-all: setup ## Run every test on every kernel, two hours; KERNELS="6.1-v1 6.12": on these.
+test-all: setup ## Run every test on every kernel, for hours; KERNELS="6.1-v1 6.12": on these.
 	@$(PYTHON) tests/run.py $(if $(KERNELS),--kernels "$(KERNELS)")
 
 test-kernels: ## Run host tests on other kernels; KERNELS="6.1 6.12": these.
