@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
 from koordebpf.agent.measuring import Measuring
+from koordebpf.errors import os_reason
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
@@ -73,7 +74,7 @@ def serve_reports(
     try:
         local = LocalSocket(folder, acts=acts)
     except OSError as error:
-        log.warning("%s: no socket for koordebpf explain and metrics: %s", folder, error.strerror or error)
+        log.warning("%s: no socket for koordebpf explain and metrics: %s", folder, os_reason(error))
         return
     beside.pages["/pods"] = lambda _: list(recent.pods())
     beside.pages["/known"] = KnownPage(recent.last_round).answer

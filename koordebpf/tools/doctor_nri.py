@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.errors import os_reason
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.policy.strategies import HOOK_GATES
 
@@ -33,6 +34,6 @@ def nri_sources(config: AgentConfig) -> tuple[SignalSource, ...]:
             )
             return (SignalSource(_NAME, "", False, f"no runtime listens at {settings.socket}", remedy, _COST),)
         except OSError as error:
-            reason = f"{settings.socket}: {error.strerror or error}"
+            reason = f"{settings.socket}: {os_reason(error)}"
             return (SignalSource(_NAME, "", False, reason, "Run as root, as the runtime does.", _COST),)
     return (SignalSource(_NAME, f"a runtime listens at {settings.socket}", True),)

@@ -19,6 +19,7 @@ from typing import cast
 
 from koordebpf.act.eviction_hooks.ran import Ending, Ran
 from koordebpf.act.eviction_hooks.settings import CommandHook
+from koordebpf.errors import os_reason
 
 _HELPER = Path(__file__).with_name("launcher.py")
 _ANSWER_BYTES = 64 << 10
@@ -65,7 +66,7 @@ class Launcher:
         except TimeoutError:
             return Ran("timed_out", "the process that starts commands has not answered")
         except OSError as error:
-            return Ran("failed", f"no command can be started: {error.strerror or error}")
+            return Ran("failed", f"no command can be started: {os_reason(error)}")
         finally:
             os.close(given)
         if not answer:

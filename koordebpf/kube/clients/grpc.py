@@ -90,7 +90,7 @@ class GrpcSocket:
                 connection, is_kept = self._take(ends_s)
             except OSError as error:
                 code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
-                return [GrpcError(code, f"{self._path}: {error.strerror or error}") for _ in requests]
+                return [GrpcError(code, f"{self._path}: {os_reason(error)}") for _ in requests]
             try:
                 answers = connection.call(method, requests, ends_s)
             finally:

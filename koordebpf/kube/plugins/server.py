@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, os_reason
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kube.plugins.connection import MOST_BYTES, Methods, ServerConnection
 
@@ -161,7 +161,7 @@ def _listen(path: Path) -> tuple[socket.socket, tuple[int, int]]:
             identity = _identity(path)
     except OSError as error:
         listening.close()
-        rule = f"{error.strerror or error}: choose a directory that can be written"
+        rule = f"{os_reason(error)}: choose a directory that can be written"
         raise ConfigError("socket", str(path), rule) from error
     except ConfigError:
         listening.close()

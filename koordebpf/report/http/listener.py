@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, os_reason
 
 log = logging.getLogger("koordebpf")
 
@@ -353,7 +353,7 @@ def bound_to(listen: str, option: str) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise ConfigError(option, listen, f"cannot be bound: {error.strerror or error}") from error
+        raise ConfigError(option, listen, f"cannot be bound: {os_reason(error)}") from error
     return sock
 
 

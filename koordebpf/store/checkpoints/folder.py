@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, os_reason
 from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.state.prediction.checkpoint import ModelCheckpoint, decode_checkpoint
 
@@ -106,7 +106,7 @@ def read_checkpoints(path: Path, wanted: frozenset[str]) -> Found:
         except ConfigError as error:
             problems.append(str(error))
         except OSError as error:
-            problems.append(f"{path / uid}: {error.strerror or error}")
+            problems.append(f"{path / uid}: {os_reason(error)}")
     return Found(checkpoints, tuple(problems))
 
 

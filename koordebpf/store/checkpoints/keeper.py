@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from koordebpf.errors import os_reason
 from koordebpf.store.checkpoints.folder import CheckpointFolder, Found, newest, read_checkpoints
 
 log = logging.getLogger("koordebpf")
@@ -77,7 +78,7 @@ class CheckpointKeeper:
             try:
                 self._folder.save(uid, content)
             except OSError as error:
-                problem = f"{self._path}: {error.strerror or error}"
+                problem = f"{self._path}: {os_reason(error)}"
                 break  # a disk that is full or gone takes no other file either
         if saved:
             self._folder.sync()
