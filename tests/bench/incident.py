@@ -43,7 +43,7 @@ def _measure(report: Report, folder: Path, pods: int) -> None:
     from tests.browser.chromium import chromium
 
     painted, loaded = [], []
-    with chromium(folder) as browser:
+    with chromium() as browser:
         for _ in range(_OPENED):
             browser.open(page)
             paint_ms, load_ms = browser.opened_ms()

@@ -6,6 +6,7 @@ import base64
 import importlib.resources
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,14 +86,28 @@ class Browser:
 
 
 @contextmanager
-def chromium(home: Path) -> Iterator[Browser]:
-    """Start a Chromium that keeps its files below `home`, and end it.
+def chromium() -> Iterator[Browser]:
+    """Start a Chromium that keeps its files in a folder of its own, and end it.
+
+    Its folder has a short path: Chromium ends at once where that of its socket has more than 107 bytes.
 
     Raises:  NoBrowser: it is not here; `.ci/setup browser` installs it.
     """
     program, driver_program = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver_program is None:
         raise NoBrowser("chromium and chromedriver are not installed: .ci/setup browser")
+    with tempfile.TemporaryDirectory(prefix="koordebpf-chromium-", ignore_cleanup_errors=True) as home:
+        driver = _driver(program, driver_program, home)
+        try:
+            browser = Browser(driver)
+            browser.command("Network.enable")
+            browser.command("Page.enable")
+            yield browser
+        finally:
+            driver.quit()
+
+
+def _driver(program: str, driver_program: str, home: str) -> webdriver.Chrome:
     options = webdriver.ChromeOptions()
     options.binary_location = program
     for argument in (
@@ -105,16 +120,9 @@ def chromium(home: Path) -> Iterator[Browser]:
         "--force-device-scale-factor=1",
         "--hide-scrollbars",
         f"--window-size={WIDTH},{HEIGHT}",
-        f"--user-data-dir={home / 'profile'}",
+        f"--user-data-dir={home}/profile",
     ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
-    driver = webdriver.Chrome(options=options, service=Service(driver_program, env=environment))
-    try:
-        browser = Browser(driver)
-        browser.command("Network.enable")
-        browser.command("Page.enable")
-        yield browser
-    finally:
-        driver.quit()
+    environment = {"PATH": "/usr/bin:/bin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
+    return webdriver.Chrome(options=options, service=Service(driver_program, env=environment))

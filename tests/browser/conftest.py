@@ -21,8 +21,8 @@ pytest.register_assert_rewrite("tests.browser.checks")
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium")) as made:
+def running() -> Iterator[Browser]:
+    with chromium() as made:
         yield made
 
 

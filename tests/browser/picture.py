@@ -62,7 +62,7 @@ def main() -> None:
         recording = record(kept)
     page = folder / "incident.html"
     subprocess.run([sys.executable, "-m", "koordebpf", "report", recording, "-o", page], cwd=_ROOT, check=True)
-    with tempfile.TemporaryDirectory() as home, chromium(Path(home)) as browser:
+    with chromium() as browser:
         for name in ("light", "dark"):
             browser.emulate(dark=name == "dark")
             browser.open(page)

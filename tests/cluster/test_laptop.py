@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -134,13 +133,13 @@ def test_its_recording_is_fetched_and_decided_again(operator: Laptop) -> None:
     assert f"evicting {USERS}/low" not in other.replace("recorded: evicting", "")
 
 
-def test_its_page_opens_in_a_browser(operator: Laptop, tmp_path: Path) -> None:
+def test_its_page_opens_in_a_browser(operator: Laptop) -> None:
     pytest.importorskip("selenium", reason="needs a browser; install it with: .ci/setup browser")
     from tests.browser.chromium import NoBrowser, chromium
 
     operator.sees(f"kubectl koordebpf report {NODE} -o incident.html")
     try:
-        with chromium(tmp_path) as browser:
+        with chromium() as browser:
             browser.open(operator.folder / "incident.html")
             browser.opened_ms()
             shown = browser.run("return document.body.innerText")
