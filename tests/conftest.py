@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Keep the tests of a module in one process, and all that use the live kernel in one."""
+    """Keep the tests of a module in one process, all that use the live kernel in one, and all machines."""
     if config.getoption("dist") != "load":  # that of `pytest -n 2`
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -116,7 +116,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
-            return needs.ROOT if needs.of_module(_TESTS.parent / module) in needs.LIVE else module
+            need = needs.of_module(_TESTS.parent / module)
+            return needs.ROOT if need in needs.LIVE else need if need == needs.MACHINE else module
 
     return Scheduling(config, log)
 

@@ -1,6 +1,7 @@
 """Folders side by side: one whose tests use the live kernel at a time, and on the other CPUs those that need nothing.
 
-Tests of the live kernel wait a third of their time, and measure: the others have the lowest priority beside them. What
+Tests of the live kernel wait a third of their time, and measure: the others have the lowest priority beside them. Those
+whose tests run in virtual machines take an hour and are in no hurry: one at a time, from the start, beside all. What
 a folder prints is kept, and shown when the folder has ended; meanwhile a line shows how far each is.
 """
 
@@ -31,6 +32,7 @@ class Lane:
         command: pytest's.
         report: where its junit.xml will be; what it prints is in the file beside it, `.txt`.
         is_live: whether it measures the live kernel: of those one runs at a time, with the usual priority.
+        is_machine: whether its tests run in virtual machines: of those one runs at a time, too.
         environment: variables that it gets.
         brings: a command that has to end well before, which is started at once.
     """
@@ -42,10 +44,12 @@ class Lane:
         report: Path,
         *,
         is_live: bool = False,
+        is_machine: bool = False,
         environment: Mapping[str, str] | None = None,
         brings: Sequence[str] = (),
     ) -> None:
-        self.name, self.report, self.is_live, self.brings = name, report, is_live, brings
+        self.name, self.report, self.brings = name, report, brings
+        self.is_live, self.is_machine = is_live, is_machine
         self.output = report.with_suffix(".txt")
         self.command, self.environment = command, environment
         self._bringing: subprocess.Popen[bytes] | None = None
@@ -112,7 +116,7 @@ def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_only_liv
                 else:
                     lane.start(is_first=lane.is_live or not any(each.is_live for each in lanes))
                     running.append(lane)
-            if not are_only_live and all(lane.is_live for lane in (*waiting, *running)):
+            if not are_only_live and all(lane.is_live or lane.is_machine for lane in (*waiting, *running)):
                 are_only_live = True
                 when_only_live()
             progress.show(running, waiting)
@@ -126,7 +130,7 @@ def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_only_liv
         raise
 
 
-# A live one whenever none runs; the others on what CPUs it leaves, one at least.
+# A live one whenever none runs, one of virtual machines likewise; the others on what CPUs a live one leaves.
 def _next(waiting: Sequence[Lane], running: Sequence[Lane]) -> Iterator[Lane]:
     cpus = os.cpu_count() or 1
     has_live = any(lane.is_live for lane in running)
@@ -134,9 +138,13 @@ def _next(waiting: Sequence[Lane], running: Sequence[Lane]) -> Iterator[Lane]:
     if live and live.is_ready and (cpus > 1 or not running):
         has_live = True
         yield live
-    free = cpus - has_live - sum(not lane.is_live for lane in running)
-    others = [lane for lane in waiting if not lane.is_live and lane.is_ready]
-    yield from others[: max(0, free)]
+    has_machine = any(lane.is_machine for lane in running)
+    machine = next((lane for lane in waiting if lane.is_machine), None) if not has_machine else None
+    if machine and machine.is_ready and (cpus > 1 or not (running or has_live)):
+        yield machine
+    need_nothing = [lane for lane in waiting if not lane.is_live and not lane.is_machine and lane.is_ready]
+    free = cpus - has_live - sum(not lane.is_live and not lane.is_machine for lane in running)
+    yield from need_nothing[: max(0, free)]
 
 
 class _Progress:

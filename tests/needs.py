@@ -17,8 +17,8 @@ ALL = {
     MACHINE: "a virtual machine",
     BROWSER: "a browser",
 }
-# These measure, or fill the machine: one runs at a time, and beside it those that need nothing.
-LIVE = (ROOT, CLUSTER, BROWSER, MACHINE)
+# These measure, or fill the machine: one runs at a time, and beside it what is in a virtual machine or needs nothing.
+LIVE = (ROOT, CLUSTER, BROWSER)
 _OF_FOLDERS = {"host": ROOT, "cluster": CLUSTER, "node": MACHINE, "vm": MACHINE, "browser": BROWSER}
 _OWN = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(ALL)})\b", re.MULTILINE)
 _TESTS = Path(__file__).parent

@@ -1,10 +1,10 @@
 """Run the test folders and add them up: all of it, without arguments.
 
 One process a folder: a crash in one loses only that one, and its threads and forks never meet another's. Those that
-use the live kernel run one after the other, and beside them those that need nothing (lanes.py); then virtual machines,
-on one CPU, with the lowest priority (machines.py). A test of real servers or the live kernel that fails is tried once
-more, and named at the end if it passes then; one that needs it twice in a run fails. What a folder leaves on the
-machine fails, too (leftovers.py).
+use the live kernel run one after the other; beside them, with the lowest priority, nodes in guests, and those that need
+nothing (lanes.py), then virtual machines, on one CPU (machines.py). A test of real servers or the live kernel that
+fails is tried once more, and named at the end if it passes then; one that needs it twice in a run fails. What a folder
+leaves on the machine fails, too (leftovers.py).
 `python tests/run.py unit golden` runs only these, and `python tests/run.py tests/unit/test_ledger.py` only this module;
 arguments after `--` go to pytest. `--quick` leaves out virtual machines, nodes in guests, the browser, the tests that
 are marked `slow`, and the manifests where what renders them is not compiled yet. `--merge` runs what the ledger selects
@@ -28,7 +28,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import lacking, lanes, ledger, needs, programs, slow  # noqa: E402
+from tests import cover, lacking, lanes, ledger, needs, programs, slow  # noqa: E402
 from tests.counted import Counted, died, twice  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -122,7 +122,8 @@ def lane_of(folder: str, arguments: Sequence[str], modules: Sequence[str], need:
         _command(folder, need, report, [*(modules or [str(TESTS / folder)]), *arguments]),
         report,
         is_live=need in needs.LIVE,
-        environment=_bytecode(),
+        is_machine=need == needs.MACHINE,
+        environment=_bytecode() | cover.of_folder(name),
         brings=[sys.executable, "-m", "tests.programs", *brought] if brought else [],
     )
 
