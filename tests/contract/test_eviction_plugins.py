@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +19,13 @@ from tests.support.ticked_node import UIDS, Node
 
 
 def test_a_plugin_that_chooses_pods_gets_their_records(tmp_path: Path) -> None:
-    hog, folder = UIDS["hog"], tmp_path / "sockets"
-    folder.mkdir()
-    node, plugin = Node(tmp_path), Plugin(folder / "one.sock")
+    hog = UIDS["hog"]
+    with tempfile.TemporaryDirectory(prefix="plugins-") as folder:  # a path that is short enough for a socket
+        _records_are_sent(Node(tmp_path), Path(folder), hog)
+
+
+def _records_are_sent(node: Node, folder: Path, hog: str) -> None:
+    plugin = Plugin(folder / "one.sock")
     registry = partial(PluginRegistry, folder, ())
     plugins = EvictionPlugins(registry, PodMessages(None, ""), node.watch, lambda: None)
     try:

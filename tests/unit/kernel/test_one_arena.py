@@ -26,8 +26,13 @@ for thread in threads:
     thread.start()
 taken.wait()
 # A heap of a thread is reserved as 64 MiB, aligned so, of which little is taken (glibc, malloc/arena.c).
-starts = re.findall(r"(?m)^([0-9a-f]+)-[0-9a-f]+ rw-p 00000000 00:00 0 $", Path("/proc/self/maps").read_text())
-print(sum(int(start, 16) % (64 << 20) == 0 for start in starts))
+size = 64 << 20
+found = re.findall(r"(?m)^([0-9a-f]+)-([0-9a-f]+) (rw|--)-p 00000000 00:00 0 $", Path("/proc/self/maps").read_text())
+areas = [(int(start, 16), int(end, 16), rights) for start, end, rights in found]
+print(sum(
+    rights == "rw" and start % size == 0 and rest == (end, start + size, "--")
+    for (start, end, rights), rest in zip(areas, areas[1:])
+))
 taken.wait()
 """
 
