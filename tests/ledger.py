@@ -3,7 +3,8 @@
 An item is a module with slow tests, a module of tests/node or tests/browser, or a virtual machine. Beside `make test` a
 merge runs what it owns (modules that changed or import what changed, machines by `MACHINES`), the nearest first until
 their seconds are spent, and the items whose turn it is: each has one turn of `TURNS`, by which its ledger counts
-merges. So each item runs at least once in so many merges. No clock decides, and what is not run is named.
+merges. So each item runs at least once in so many merges. Turns take about as long as each other; `--spread` sees to it
+where items take longer than they did. No clock decides, and what is not run is named.
 
 `python -m tests.ledger` prints the items, those that never passed first; `--select` what this commit is tested with;
 `--second-tries` what passed only when it was tried again. `--take`, once before a merge, takes the results of the runs
@@ -157,7 +158,7 @@ def taken(ledger: Ledger, items: Iterable[str], runs: Sequence[Run]) -> Ledger:
     found = {item: ledger.items[item] for item in sorted(items) if item in ledger.items}
     seconds = {run_item: run_s for run in runs for run_item, run_s in run.passed.items()}
     for item in sorted(set(items) - found.keys(), key=lambda item: (-seconds.get(item, _UNKNOWN_S), item)):
-        found[item] = Entry(_emptiest(found, is_machine(item)), seconds.get(item, _UNKNOWN_S))
+        found[item] = Entry(_emptiest(found, _beside(item)), seconds.get(item, _UNKNOWN_S))
     for run in sorted(runs, key=lambda run: run.at):
         for item, run_s in run.passed.items():
             if item in found:
@@ -178,12 +179,24 @@ def tried_again(ledger: Ledger, runs: Sequence[Run]) -> dict[str, SecondTry]:
     return dict(sorted(tries.items()))
 
 
-# Machines run beside the modules, so each has its own turns.
-def _emptiest(entries: Mapping[str, Entry], of_machines: bool) -> int:
+# Machines, nodes in guests and what uses this machine run beside each other: of each, every turn has as many seconds.
+def _beside(item: str) -> str:
+    return "machines" if is_machine(item) else "nodes" if item.startswith("tests/node/") else "here"
+
+
+def _emptiest(entries: Mapping[str, Entry], beside: str) -> int:
     sums = dict.fromkeys(range(TURNS), 0.0)
     for item, entry in entries.items():
-        sums[entry.turn] += entry.seconds if is_machine(item) == of_machines else 0
+        sums[entry.turn] += entry.seconds if _beside(item) == beside else 0
     return min(sums, key=lambda turn: (sums[turn], turn))
+
+
+def spread(ledger: Ledger) -> Ledger:
+    """Return the ledger with a turn for each item anew, by the seconds that are known now."""
+    found: dict[str, Entry] = {}
+    for item, entry in sorted(ledger.items.items(), key=lambda each: (-each[1].seconds, each[0])):
+        found[item] = msgspec.structs.replace(entry, turn=_emptiest(found, _beside(item)))
+    return Ledger(ledger.merges, dict(sorted(found.items())), ledger.second_tries)
 
 
 def items() -> list[str]:
@@ -263,6 +276,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.ledger", description=__doc__.splitlines()[0])
     parser.add_argument("--select", action="store_true", help="print what this commit is tested with")
     parser.add_argument("--take", action="store_true", help="take the results of runs on this machine, count a merge")
+    parser.add_argument("--spread", action="store_true", help="give every item a turn anew, by what each takes")
     parser.add_argument("--second-tries", action="store_true", help="print what passed only when it was tried again")
     asked = parser.parse_args(arguments)
     if asked.second_tries:
@@ -272,6 +286,9 @@ def main(arguments: list[str]) -> int:
         write(taken(read(), items(), runs))
         runs_file().unlink(missing_ok=True)
         print(f"took {len(runs)} runs; commit {FILE.relative_to(ROOT)}")
+    elif asked.spread:
+        write(spread(read()))
+        print(f"commit {FILE.relative_to(ROOT)}")
     elif asked.select:
         print_selection(selection(), read())
     else:

@@ -45,6 +45,18 @@ def test_turns_take_about_as_long_as_each_other(full):
         assert max(sums) - min(sums) <= max(full.items[name].seconds for name in names)
 
 
+def test_spread_anew_they_do_again_each_kind_for_itself(full):
+    nodes = [f"tests/node/test_{number:02}.py" for number in range(14)]
+    for names in (MODULES, MACHINES, nodes):
+        full.items |= {name: Entry(turn=0, seconds=20.0 + 7 * at) for at, name in enumerate(names)}
+    found = ledger.spread(full)
+    assert found.items.keys() == full.items.keys()
+    for names in (MODULES, MACHINES, nodes):
+        sums = [sum(found.items[name].seconds for name in names if found.items[name].turn == at) for at in range(TURNS)]
+        assert max(sums) - min(sums) <= max(found.items[name].seconds for name in names)
+    assert ledger.spread(found) == found
+
+
 def test_the_same_commit_is_tested_with_the_same(full):
     owned = {MODULES[9]: 1, MACHINES[0]: 0}
     assert select(full, ITEMS, owned) == select(full, reversed(ITEMS), dict(reversed(owned.items())))
