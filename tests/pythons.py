@@ -1,19 +1,23 @@
 """Pure tests on other Pythons: `make test-python`.
 
 The oldest Python that pyproject.toml allows, with the lowest versions of every dependency that it allows, and the
-newest Python that is installed here, with the newest versions. uv resolves and installs them into .make/pythons.
+newest Python that is installed here, with the newest versions. uv resolves and installs them into .make/pythons. With
+--merge it is one of the two, the other with the next merge, and both where pyproject.toml changed (ledger.py).
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+
+from tests import ledger
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".make" / "pythons"
@@ -25,6 +29,7 @@ _TOOLS = ("hypothesis", "jsonschema", "protobuf", "pytest", "pytest-rerunfailure
 # uv trusts certificates of its own otherwise, and pip those of the system. The second name is that of older releases.
 _SYSTEMS_CERTIFICATES = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
 _TEST_S = 900
+RESOLUTIONS = ("lowest-direct", "highest")  # of uv: with the oldest Python, and with the newest
 
 Version = tuple[int, int]
 
@@ -103,17 +108,29 @@ def run(python: Path, arguments: list[str]) -> int:
     return subprocess.run(command, cwd=ROOT, env=os.environ | own, check=False).returncode
 
 
+def chosen(merges: int, changed: Collection[str]) -> list[str]:
+    """Return how versions of dependencies are resolved for what a merge runs; each is with a Python of its own."""
+    return list(RESOLUTIONS) if "pyproject.toml" in changed else [RESOLUTIONS[merges % len(RESOLUTIONS)]]
+
+
 def main(arguments: list[str]) -> int:
     """Run the tests named, or all pure ones, on each Python; return 1 where one fails or no such Python is here."""
+    parser = argparse.ArgumentParser(prog="python -m tests.pythons", description=__doc__.splitlines()[0])
+    parser.add_argument("tests", nargs="*", metavar="PATH", help="only these; pytest's arguments after --")
+    parser.add_argument("--merge", action="store_true", help="on the one whose turn it is")
+    asked = parser.parse_args(arguments)
+    resolutions = chosen(ledger.read().merges, ledger.changed()) if asked.merge else RESOLUTIONS
     HOME.mkdir(parents=True, exist_ok=True)
     pythons = installed()
     if oldest() not in pythons:
         print(f"no Python {'.'.join(map(str, oldest()))} here; install it, by pyenv or your distribution")
         return 1
     uv, failed = find_uv(), 0
-    for version, resolution in ((oldest(), "lowest-direct"), (max(pythons), "highest")):
+    versions = dict(zip(RESOLUTIONS, (oldest(), max(pythons)), strict=True))
+    for resolution in resolutions:
+        version = versions[resolution]
         print(f"\n== Python {'.'.join(map(str, version))}, {resolution} versions", flush=True)
-        failed += run(environment(pythons[version], resolution, uv), arguments) != 0
+        failed += run(environment(pythons[version], resolution, uv), asked.tests) != 0
     return int(failed > 0)
 
 
