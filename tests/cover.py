@@ -1,10 +1,10 @@
 """Which lines and branches no test reaches: `make cover`, and with `LIVE=1` what host and cluster tests reach.
 
-Runs the folders that need nothing and prints a row for each pure room; with --gate it fails where a room is below the
-least. Where KOORDEBPF_COVER names a folder, `make test` measures into it what they reach, and nothing runs again. With
-a name (`python -m tests.cover policy/evict`) it prints the lines that are not reached. With --live it runs the quick
-tests of the live kernel and of a real cluster instead, counts the agents that they start too, and prints the rooms that
-act: a test that fails under its cost is no failure here.
+Runs the tests that need nothing and import a module of a pure room, and prints a row for each room; with --gate it
+fails where a room is below the least. What other tests reach on their way to something else is not counted. With a name
+(`python -m tests.cover policy/evict`) it prints the lines that are not reached. With --live it runs the quick tests of
+the live kernel and of a real cluster instead, counts the agents that they start too, and prints the rooms that act: a
+test that fails under its cost is no failure here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import imports
+
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("policy", "state", "slo", "attribution")
 LIVE_ROOMS = ("agent", "act", "kube")
 FOLDERS = ("unit", "trees", "golden", "scenarios", "properties")
 LIVE_FOLDERS = ("host", "cluster")
 _LEAST_LINES, _LEAST_BRANCHES = 98, 95
-_MEASURED = "KOORDEBPF_COVER"
 # Python imports it at its start: each process below a test is measured, and adds what it found when it ends.
 _MEASURE_CHILDREN = "import coverage\ncoverage.process_startup()\n"
 # By its path: tests copy the package, and run the copy.
@@ -35,10 +36,12 @@ _SETTINGS = f"[run]\nbranch = true\nparallel = true\nsource = {ROOT / 'koordebpf
 Files = dict[str, dict[str, Any]]  # what coverage says of each file, by path below the package
 
 
-def of_folder(name: str) -> dict[str, str]:
-    """Return what pytest has to get for a folder of tests, where `make test` measures what they reach."""
-    into = os.environ.get(_MEASURED)
-    return environment(Path(into)) if into and name in FOLDERS else {}
+def tests_of(rooms: Sequence[str]) -> list[str]:
+    """Return the test modules of `FOLDERS` that import a module of these rooms themselves."""
+    sources = imports.sources()
+    modules = [path for path in sources if path.startswith(tuple(f"koordebpf/{room}/" for room in rooms))]
+    found = imports.importers(imports.graph(sources), modules)
+    return sorted(path for path, far in found.items() if far <= 1 and path.split("/")[1] in FOLDERS)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -96,13 +99,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--live", action="store_true", help="measure agent, act and kube over host and cluster (root)")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="run these instead")
     options = parser.parse_args(arguments)
-    if before := os.environ.get(_MEASURED):
-        files = measured(Path(before))
-    else:
-        folders = [str(ROOT / "tests" / name) for name in (LIVE_FOLDERS if options.live else FOLDERS)]
-        with tempfile.TemporaryDirectory() as name:
-            measure(Path(name), options.tests or folders, must_pass=not options.live)
-            files = measured(Path(name))
+    tests = options.tests or ([f"tests/{name}" for name in LIVE_FOLDERS] if options.live else tests_of(ROOMS))
+    with tempfile.TemporaryDirectory() as name:
+        measure(Path(name), tests, must_pass=not options.live)
+        files = measured(Path(name))
     if options.room:
         for path, found in files.items():
             if path.startswith(options.room) and (found["missing_lines"] or found["missing_branches"]):

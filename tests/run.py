@@ -28,7 +28,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS.parent))
-from tests import cover, lacking, lanes, ledger, needs, programs, slow  # noqa: E402
+from tests import lacking, lanes, ledger, needs, programs, slow  # noqa: E402
 from tests.counted import Counted, died, twice  # noqa: E402
 from tests.leftovers import Watched  # noqa: E402
 from tests.machines import Machines  # noqa: E402
@@ -123,7 +123,7 @@ def lane_of(folder: str, arguments: Sequence[str], modules: Sequence[str], need:
         report,
         is_live=need in needs.LIVE,
         is_machine=need == needs.MACHINE,
-        environment=_bytecode() | cover.of_folder(name),
+        environment=_bytecode(),
         brings=[sys.executable, "-m", "tests.programs", *brought] if brought else [],
     )
 
