@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.agent.strategies.suppression import Suppression
-from koordebpf.agent.strategies.suppression_wake import SuppressionWake
+from koordebpf.agent.strategies.suppression_wake import SuppressionWake, open_wake
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cpu.collector import BurstLook
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
@@ -167,6 +168,13 @@ def test_what_cannot_be_measured_is_worth_no_round(rig: Rig) -> None:
     rig.why()
     rig.cpus.used = None
     assert rig.why(30) is None
+
+
+def test_where_nothing_is_to_wake_it_nothing_is_opened(rig: Rig) -> None:
+    settings = WakeSettings(pressure=False, usage=False)
+    cpus, loop = cast("Suppression", rig.cpus), cast("Loop", rig.loop)
+    with contextlib.ExitStack() as stack:
+        assert open_wake(settings, CgroupIndex(), cpus, loop, rig.metrics, stack) is None
 
 
 def test_closed_it_looks_no_more(rig: Rig) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.controller.batch.calculations import Calculations, Computed
 from koordebpf.controller.batch.facts import TopologyRecord
@@ -95,7 +96,7 @@ def rig() -> Rig:
 
 class TestOrder:
     def test_first_what_is_reset_then_what_falls_then_what_grows(self, rig: Rig) -> None:
-        for each in (of("a", 10, 90), of("b", 90, 10), of("c", 90, None), of("d", None, 90), of("e", 50, 10)):
+        for each in (of("a", 10, 90), of("b", 90, 10), of("c", 90, None), of("d", None, 90), of("e", 1, 0)):
             rig.want(each)
         assert rig.sent(0, *"abcde") == ["c", "b", "e", "a", "d"]
 
@@ -110,7 +111,7 @@ class TestOrder:
     def test_what_may_not_be_written_now_is_written_later(self, rig: Rig) -> None:
         rig.want(of("a", 10, 90))
         rig.may_write = False
-        assert rig.sent(0, "a") == []
+        assert (rig.publisher.foreign, rig.sent(0, "a")) == (0, [])
         rig.may_write = True
         assert rig.sent() == ["a"]
         rig.want(of("b", 10, 90))
@@ -176,12 +177,23 @@ class TestManagers:
 class TestZones:
     TOPOLOGY = TopologyRecord("a", (Zone("z", CpuMemory(1, 1)),), {f"z/{BATCH_CPU}": 10})
 
-    def want(self, rig: Rig, cpu: int) -> None:
-        rig.want(of("a", 90, 90, topology=self.TOPOLOGY, zones={"z": CpuMemory(cpu, 0)}))
+    def want(self, rig: Rig, topology: TopologyRecord = TOPOLOGY) -> None:
+        rig.want(of("a", 90, 90, topology=topology, zones={"z": CpuMemory(90, 0)}))
 
     def test_zones_are_written_once_until_the_watch_shows_them(self, rig: Rig) -> None:
-        self.want(rig, 90)
+        self.want(rig)
         assert rig.sent(0, "a") == ["zones of a"]
         assert rig.sent(29.9) == []
         assert rig.sent(0.1, "a") == ["zones of a"]
         assert rig.publisher.tally.topologies == 2
+
+    def test_what_another_changed_is_written_as_soon_as_it_shows(self, rig: Rig) -> None:
+        self.want(rig)
+        rig.sent(0, "a")
+        self.want(rig, replace(self.TOPOLOGY))
+        assert rig.sent(1, "a") == ["zones of a"]
+
+    def test_they_come_after_the_resources_of_all_nodes(self, rig: Rig) -> None:
+        self.want(rig)
+        rig.want(of("b", 10, 90))
+        assert rig.sent(0, "a", "b") == ["b", "zones of a"]
