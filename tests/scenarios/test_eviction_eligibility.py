@@ -180,6 +180,12 @@ class TestDisruptionBudgets:
         assert names(feature) == ["hog", "exec"]
         assert why_not(feature) == {}
 
+    def test_where_it_is_tried_last_who_else_may_not_go_is_said(self):
+        pods = [pod("exec", anon=300, labels=APP, priority=1), pod("b-1", anon=200, owner="b", priority=2)]
+        node = replace(guarded(pdb(), pods=pods), evictions=(past(1, workload="spark/ReplicaSet/b"),))
+        feature = feature_of(node, EvictSettings(evictions_per_workload=1))
+        assert (names(feature), why_not(feature)) == (["exec"], {"b-1": "workload_budget"})
+
     def test_what_is_not_known_says_nothing_and_changes_nothing(self):
         node = replace(guarded(), podDisruptionBudgets=None)
         assert names(feature_of(node)) == ["exec"]
