@@ -1,0 +1,177 @@
+"""Which parts a round has: those of the feature gates that are on, where the node has what they need."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.strategies import hooks
+from koordebpf.agent.strategies.hooks import RuntimeHooks
+from koordebpf.agent.strategies.qos import block_io, cpu_burst, memory_qos, rdt_resctrl
+from koordebpf.agent.strategies.qos.rdt_resctrl import RdtResctrlPart
+from koordebpf.agent.strategies.qos.system_config import SystemConfigPart
+from koordebpf.agent.strategies.round_parts import OpenWith, RoundPart, open_round_parts
+from koordebpf.attribution.index import CgroupIndex
+from koordebpf.collect.cluster_view import Known
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
+from koordebpf.policy.hooks.strategy import HookDecision
+from koordebpf.policy.hooks.writes import TaskSetting
+from koordebpf.policy.resctrl.strategy import ResctrlDecision
+from koordebpf.policy.strategy import GATE_OFF, Empty
+from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.resctrl.measured import ResctrlMeasured
+from tests.support.values.builders import frame
+
+if TYPE_CHECKING:
+    from koordebpf.act.hooks.core_cookies import CoreCookies
+    from koordebpf.act.hooks.oom_scores import OomScores
+    from koordebpf.act.resctrl.groups import ResctrlGroups
+    from koordebpf.collect.hooks.collector import HookCollector
+    from koordebpf.collect.resctrl.collector import ResctrlCollector
+
+ALL = ("blkio", "memory", "cpu")
+GATES = {
+    "CPUSetAllocator": "RuntimeHooks",
+    "BlkIOReconcile": "BlockIOPart",
+    "BEPageCacheSuppress": "PageCachePart",
+    "ProactiveReclaim": "ReclaimPart",
+    "CPUBurst": "CpuBurstPart",
+    "CgroupReconcile": "MemoryQosPart",
+    "RdtResctrl": "RdtResctrlPart",
+    "SystemConfig": "SystemConfigPart",
+}
+Open = Callable[..., tuple[RoundPart, ...]]
+
+
+@pytest.fixture
+def open_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    stack = contextlib.ExitStack()
+
+    def _open(gates: dict[str, bool], *controllers: str, **given: Any) -> tuple[RoundPart, ...]:
+        mounts = {name: ControllerMount(2, tmp_path) for name in controllers}
+        for module in (block_io, cpu_burst, hooks, memory_qos, rdt_resctrl):
+            monkeypatch.setattr(module, "find_controllers", lambda: mounts)
+        hierarchy = MemoryHierarchy(2, tmp_path, 0)
+        scope = SimpleNamespace(node_path="", hierarchy=hierarchy)
+        watch = SimpleNamespace(index=CgroupIndex(), scope=scope)
+        opened: Any = SimpleNamespace(
+            config=AgentConfig(feature_gates=gates),
+            measuring=SimpleNamespace(watch=watch, known=Known()),
+            writer=SimpleNamespace(is_journalled=False),
+            loop=SimpleNamespace(wake=lambda: None),
+            folder=None,
+            report=lambda _: None,
+            metrics=AgentMetrics(),
+            stack=stack,
+            beside=None,
+        )
+        return open_round_parts(OpenWith(**{**vars(opened), **given}))
+
+    yield _open
+    stack.close()
+
+
+def names(parts: tuple[RoundPart, ...]) -> list[str]:
+    return [type(part).__name__ for part in parts]
+
+
+class TestOpened:
+    def test_without_gates_there_are_none(self, open_parts: Open) -> None:
+        assert open_parts({}, *ALL) == ()
+        assert open_parts(dict.fromkeys(GATES, False), *ALL) == ()
+
+    @pytest.mark.parametrize("gate", GATES)
+    def test_each_gate_has_its_part(self, gate: str, open_parts: Open) -> None:
+        assert names(open_parts({gate: True}, *ALL)) == [GATES[gate]]
+
+    @pytest.mark.parametrize(
+        ("gate", "there", "says"),
+        [("BlkIOReconcile", "io", "no controller blkio or io"), ("CgroupReconcile", "memory", "no memory controller")],
+    )
+    def test_without_its_controller_one_is_left_out_and_the_log_says_why(
+        self, gate: str, there: str, says: str, open_parts: Open, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert names(open_parts({gate: True}, there)) == [GATES[gate]]
+        assert caplog.messages == []
+        assert open_parts({gate: True}, "cpu") == ()
+        (message,) = caplog.messages
+        assert says in message
+
+
+class Calls:
+    """Keeps what it is called for, with its first argument."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: self.made.append((name, arguments[0] if arguments else None))
+
+
+VIEW = view_of_frame(frame([]))
+TASK = TaskSetting("p", "be/p", "c", 5, "x", "annotation")
+
+
+class TestHooks:
+    def test_scores_and_cookies_go_to_who_writes_them(self) -> None:
+        scores, cookies, collector = Calls(), Calls(), Calls()
+        part = RuntimeHooks(cast("HookCollector", collector), cast("OomScores", scores), cast("CoreCookies", cookies))
+        made = HookDecision(state=Empty(), reason="", tasks=(TASK,))
+        part.carry_out(dict.fromkeys(("oomScoreAdj", "batchResource"), made), VIEW)
+        assert (scores.made, cookies.made) == ([("apply", (TASK,))], [])
+        part.carry_out({"coreSched": made, "oomScoreAdj": replace(made, skipped="not_due")}, VIEW)
+        assert (len(scores.made), cookies.made) == (1, [("apply", (TASK,))])
+        part.close()
+        assert [scores.made[-1][0], cookies.made[-1][0], collector.made[-1][0]] == ["restore", "restore", "close"]
+
+    def test_problems_are_those_of_a_hook_that_was_asked(self, caplog: pytest.LogCaptureFixture) -> None:
+        part = RuntimeHooks(cast("HookCollector", Calls()), cast("OomScores", Calls()), cast("CoreCookies", Calls()))
+        made = HookDecision(state=Empty(), reason="", problems=("a pod's annotation",))
+        for skipped in ("not_due", None, "not_due", None):
+            part.carry_out({"groupIdentity": replace(made, skipped=skipped)}, VIEW)
+        assert caplog.messages == ["a pod's annotation"]
+
+
+class TestResctrl:
+    def part(self, groups: Calls) -> RdtResctrlPart:
+        return RdtResctrlPart(Known(), cast("ResctrlCollector", Calls()), cast("ResctrlGroups", groups))
+
+    @pytest.mark.parametrize(
+        ("skipped", "done"), [(None, ["apply"]), (GATE_OFF, ["restore"]), ("not_due", [])], ids=str
+    )
+    def test_groups_are_removed_where_the_gate_is_off_and_stay_where_it_is_skipped(
+        self, skipped: Any, done: list[str]
+    ) -> None:
+        groups = Calls()
+        made = ResctrlDecision(state=Empty(), reason="", skipped=skipped)
+        self.part(groups).carry_out({"rdtResctrl": made}, VIEW)
+        assert [name for name, _ in groups.made] == done
+
+    def test_a_round_that_decides_nothing_on_it_changes_nothing(self) -> None:
+        groups = Calls()
+        self.part(groups).carry_out({}, VIEW)
+        assert groups.made == []
+
+
+class TestMeasured:
+    @pytest.mark.parametrize("is_sample", [True, False])
+    @pytest.mark.parametrize("is_whole", [True, False])
+    def test_neither_a_sample_nor_an_unknown_cluster_is_measured(self, is_sample: bool, is_whole: bool) -> None:
+        known = Known()
+        known.is_whole = is_whole
+        collector: Any = SimpleNamespace(measure=lambda _spec, made: ResctrlMeasured(problem=",".join(made)))
+        groups: Any = SimpleNamespace(made={"BE"})
+        for part, field in (
+            (RdtResctrlPart(known, collector, groups), "resctrl"),
+            (SystemConfigPart(known), "system"),
+        ):
+            found = part.measure(frame([]).measured, is_sample=is_sample)
+            assert (getattr(found, field) is not None) is (is_whole and not is_sample)
