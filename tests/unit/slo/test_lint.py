@@ -9,6 +9,7 @@ import pytest
 from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
+REAL_LIMIT = "evictByRealLimit"
 IN_FORCE = "is in force all the same, as in koordlet"
 
 
@@ -29,9 +30,7 @@ IN_FORCE = "is in force all the same, as in koordlet"
         ({"memoryEvictThresholdPercent": 170}, [f"s.memoryEvictThresholdPercent: 170: must be 0…100; it {IN_FORCE}"]),
         (
             {"cpuEvictPolicy": "no"},
-            [
-                f"s.cpuEvictPolicy: 'no': must be one of evictByRealLimit, evictByAllocatable; evictByRealLimit {IN_FORCE}"
-            ],
+            [f"s.cpuEvictPolicy: 'no': must be one of {REAL_LIMIT}, evictByAllocatable; {REAL_LIMIT} {IN_FORCE}"],
         ),
         (
             {"cpuSuppressPolicy": "cpuIdle"},
