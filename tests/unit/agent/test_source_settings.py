@@ -1,0 +1,36 @@
+"""Which settings each source of pods needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.lifecycle.open_source import open_source
+from koordebpf.errors import ConfigError
+
+FILE = (Path("pods.yaml"),)
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({}, "--pods"),
+        ({"files": FILE, "executor": "api"}, "--executor"),
+        ({"source": "api"}, "--node-name"),
+        ({"source": "kubelet", "kubelet_url": "https://127.0.0.1:10250", "files": FILE}, "--node-name"),
+        ({"source": "kubelet", "node_name": "n", "files": FILE}, "--kubelet-url"),
+        ({"source": "kubelet", "node_name": "n", "kubelet_url": "https://127.0.0.1:10250"}, "--pods"),
+    ],
+    ids=str,
+)
+def test_what_is_missing_is_named(settings: dict[str, Any], path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_source(AgentConfig(**settings))
+    assert caught.value.path == path
+
+
+def test_files_need_no_more() -> None:
+    open_source(AgentConfig(files=FILE))
