@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from koordebpf.agent.strategies.sched_tracing import SchedTracing
+from koordebpf.agent.strategies.sched_tracing import SchedTracing, open_latency
 from koordebpf.events.run_queue import check_layout
 from koordebpf.kernel.bpf.sched_latency import SchedLatency
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_controllers
@@ -86,7 +86,7 @@ def median(samples: list[float]) -> float:
 @contextmanager
 def _tracing(group: Path, metrics: WakeMetrics) -> Iterator[SchedTracing]:
     with Loop() as loop:
-        tracing = SchedTracing(WakeSettings(), loop, lambda _: None, metrics)
+        tracing = SchedTracing(open_latency(WakeSettings()), WakeSettings(), loop, lambda _: None, metrics)
         try:
             tracing.follow([cgroup_id(group)], [])
             yield tracing

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.strategies.sched_tracing import SchedTracing
+from koordebpf.agent.strategies.sched_tracing import SchedTracing, open_latency
 from koordebpf.errors import SupportError
 from koordebpf.events.run_queue import RunQueueHistogram, added, check_layout, decode_histograms, decode_wait
 from koordebpf.kernel.bpf.sched_latency import SchedLatency
@@ -171,7 +171,8 @@ class TestBudget:
     def test_above_it_less_is_looked_at_and_then_nothing(self, latency, sides):
         metrics, samples, before = WakeMetrics(), [], held_by(os.getpid()).link
         with Loop() as loop:
-            tracing = SchedTracing(WakeSettings(budget_ratio=1e-9), loop, lambda _: None, metrics)
+            settings = WakeSettings(budget_ratio=1e-9)
+            tracing = SchedTracing(open_latency(settings), settings, loop, lambda _: None, metrics)
             try:
                 tracing.follow([cgroup_id(sides[0])], [])
                 assert len(held_by(os.getpid()).link - before) == 3
@@ -193,7 +194,8 @@ class TestBudget:
     def test_within_it_every_wake_up_is_looked_at_in_the_end(self, latency, sides):
         metrics = WakeMetrics()
         with Loop() as loop:
-            tracing = SchedTracing(WakeSettings(budget_ratio=1.0), loop, lambda _: None, metrics)
+            settings = WakeSettings(budget_ratio=1.0)
+            tracing = SchedTracing(open_latency(settings), settings, loop, lambda _: None, metrics)
             try:
                 now_ns = time.monotonic_ns()
                 for step in range(1, 20):

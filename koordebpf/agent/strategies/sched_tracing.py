@@ -29,10 +29,19 @@ _SOON_NS = NS_PER_S // 4  # after another pace, and at start
 _REST_NS = 60 * NS_PER_S
 
 
+def open_latency(settings: WakeSettings) -> SchedLatency:
+    """Load the programs.
+
+    Raises:  SupportError: they are not supported here.
+    """
+    return SchedLatency(settings.wait_ns, settings.burst_window_ns, check_layout)
+
+
 class SchedTracing:
-    """Owns the scheduler's programs, from their start to their end.
+    """Attaches the scheduler's programs, and detaches them.
 
     Args:
+        latency: the programs, not attached; owned from here on.
         settings: of waking.
         loop: is woken by records.
         seen: gets them.
@@ -41,13 +50,18 @@ class SchedTracing:
     """
 
     def __init__(
-        self, settings: WakeSettings, loop: Loop, seen: Callable[[RunQueueWait], None], metrics: WakeMetrics
+        self,
+        latency: SchedLatency,
+        settings: WakeSettings,
+        loop: Loop,
+        seen: Callable[[RunQueueWait], None],
+        metrics: WakeMetrics,
     ) -> None:
         self._budget_ratio = settings.budget_ratio
         self._loop = loop
         self._seen = seen
         self._metrics = metrics
-        self._latency = SchedLatency(settings.wait_ns, settings.burst_window_ns, check_layout)
+        self._latency = latency
         self._pace = TracingPace()
         self._taken = RunTime()
         self._looked_ns = time.monotonic_ns()

@@ -6,7 +6,7 @@ import contextlib
 import logging
 
 from koordebpf.agent.strategies.cpu_pressure import CpuPressure
-from koordebpf.agent.strategies.sched_tracing import SchedTracing
+from koordebpf.agent.strategies.sched_tracing import SchedTracing, open_latency
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.traced_cgroups import TracedCgroups
 from koordebpf.agent.strategies.usage_looks import UsageLooks
@@ -78,7 +78,7 @@ class SuppressionWake:
 
     def _open_tracing(self, loop: Loop) -> SchedTracing | None:
         try:
-            tracing = SchedTracing(self._settings, loop, self._see_wait, self._metrics)
+            tracing = SchedTracing(open_latency(self._settings), self._settings, loop, self._see_wait, self._metrics)
         except SupportError as error:
             log.warning("the scheduler does not wake suppression: %s", error)
             return None
