@@ -1,0 +1,45 @@
+"""What answers container runtimes is opened where it is enabled and a hook's feature gate is on."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from koordebpf.agent.colocation import nri, runtime_proxy
+from koordebpf.agent.colocation.open_runtime import open_nri_plugin, open_runtime_proxy_hooks
+from koordebpf.agent.config.settings import agent_config
+from koordebpf.policy.strategies import HOOK_GATES
+
+ON = {"feature_gates": {gate: gate == "GroupIdentity" for gate in HOOK_GATES}}
+OFF = {"feature_gates": dict.fromkeys(HOOK_GATES, False)}
+
+
+@pytest.fixture(autouse=True)
+def openers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nri, "open_nri", lambda *_: "nri")
+    monkeypatch.setattr(runtime_proxy, "open_runtime_proxy", lambda *_: "proxy")
+
+
+def opened(setting: str, settings: dict[str, Any], *, enabled: bool = True, acts: bool = True) -> Any:
+    config = agent_config({**settings, setting: {"enabled": enabled}})
+    parts: Any = SimpleNamespace(config=config, acts=acts)
+    opener = open_nri_plugin if setting == "nri" else open_runtime_proxy_hooks
+    with contextlib.ExitStack() as stack:
+        return opener(parts, stack)
+
+
+@pytest.mark.parametrize("setting", ["nri", "runtime_proxy"])
+def test_it_is_enabled_and_one_hook_is_enough(setting: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert opened(setting, ON) == ("nri" if setting == "nri" else "proxy")
+    assert opened(setting, ON, enabled=False) is None
+    assert caplog.messages == []
+    assert opened(setting, OFF) is None
+    assert opened(setting, OFF, enabled=False) is None
+    assert len(caplog.messages) == 1  # only what was asked for is missed
+
+
+def test_an_agent_that_does_not_act_answers_no_proxy_and_a_runtime_without_effect() -> None:
+    assert (opened("nri", ON, acts=False), opened("runtime_proxy", ON, acts=False)) == ("nri", None)
