@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from koordebpf.agent.config.settings import agent_config
 from koordebpf.agent.lifecycle import kill_support
-from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_containers
+from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_containers, pod_targets
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import SupportError
 from koordebpf.events.records import CgroupRmdir
-from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
 from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.kube.clients.cri import RunningContainer
@@ -120,3 +122,38 @@ def test_no_container_is_known_while_one_of_them_is_not() -> None:
     assert known_containers(walked(app=APP), POD) == ()  # the other one was just started, or again
     assert known_containers(walked(), POD) == ()
     assert known_containers(walked(app=APP, sidecar=SIDECAR), "of no pod") == ()
+
+
+class TestTargets:
+    @pytest.fixture
+    def mounts(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, ControllerMount]:
+        made: dict[str, ControllerMount] = {}
+        monkeypatch.setattr(kill_support, "find_controllers", lambda: made)
+        return made
+
+    def target(self, index: CgroupIndex, cgroup_id: int = 10, *, version: int = 1, lifts: bool = True) -> Any:
+        watch: Any = SimpleNamespace(index=index)
+        return pod_targets(scope(version), watch, lifts=lifts)(cgroup_id, POD)
+
+    @pytest.mark.parametrize(
+        ("mount", "version", "expected_id"),
+        [(FOLDER.parent / "cpu", 1, None), (FOLDER.parent / "unified", 2, None), (FOLDER, 2, 10)],
+        ids=["v1", "hybrid", "v2"],
+    )
+    def test_a_pods_cpu_limits_are_where_its_cpu_controller_is(
+        self, mounts: dict[str, ControllerMount], mount: Path, version: Any, expected_id: int | None
+    ) -> None:
+        mounts["cpu"] = ControllerMount(version, mount)
+        found = self.target(walked())
+        assert found.memory_path == FOLDER / f"kubepods/pod{POD}"
+        place = found.cpu
+        assert (place.path, place.version, place.cgroup_id) == (mount / f"kubepods/pod{POD}", version, expected_id)
+        assert found.pod_names == place.pod_names != ()
+
+    def test_they_are_lifted_where_that_is_wanted_and_there_are_any(self, mounts: dict[str, ControllerMount]) -> None:
+        assert self.target(walked()).cpu is None
+        mounts["cpu"] = ControllerMount(2, FOLDER)
+        assert self.target(walked(), lifts=False).cpu is None
+
+    def test_a_cgroup_that_is_gone_is_no_target(self, mounts: dict[str, ControllerMount]) -> None:
+        assert self.target(walked(), 99) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,18 +16,32 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.strategies import hooks
 from koordebpf.agent.strategies.hooks import RuntimeHooks
 from koordebpf.agent.strategies.qos import block_io, cpu_burst, memory_qos, rdt_resctrl
+from koordebpf.agent.strategies.qos.block_io import BlockIOPart
+from koordebpf.agent.strategies.qos.cpu_burst import CpuBurstPart
+from koordebpf.agent.strategies.qos.memory_qos import MemoryQosPart
 from koordebpf.agent.strategies.qos.rdt_resctrl import RdtResctrlPart
 from koordebpf.agent.strategies.qos.system_config import SystemConfigPart
 from koordebpf.agent.strategies.round_parts import OpenWith, RoundPart, open_round_parts
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
+from koordebpf.policy.block_io.strategy import BlockIODecision
+from koordebpf.policy.cpu_burst.state import BurstState
+from koordebpf.policy.cpu_burst.strategy import BurstDecision
 from koordebpf.policy.hooks.strategy import HookDecision
 from koordebpf.policy.hooks.writes import TaskSetting
+from koordebpf.policy.memory_qos.strategy import MemoryQosDecision
+from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.resctrl.strategy import ResctrlDecision
 from koordebpf.policy.strategy import GATE_OFF, Empty
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.qos.block_io import BlockIOMetrics
+from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
+from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.cpu_burst.measured import BurstMeasured
+from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.resctrl.measured import ResctrlMeasured
 from tests.support.values.builders import frame
 
@@ -34,7 +49,10 @@ if TYPE_CHECKING:
     from koordebpf.act.hooks.core_cookies import CoreCookies
     from koordebpf.act.hooks.oom_scores import OomScores
     from koordebpf.act.resctrl.groups import ResctrlGroups
+    from koordebpf.collect.block_io.collector import BlockIOCollector
+    from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
     from koordebpf.collect.hooks.collector import HookCollector
+    from koordebpf.collect.memory.qos_directories import MemoryQosCollector
     from koordebpf.collect.resctrl.collector import ResctrlCollector
 
 ALL = ("blkio", "memory", "cpu")
@@ -161,7 +179,70 @@ class TestResctrl:
         assert groups.made == []
 
 
+QUOTA = CgroupWrite("be/a", CgroupFile.CPU_QUOTA, 50_000)
+OWN_BURST = CgroupWrite("be/b", CgroupFile.CPU_BURST, 0)
+
+
+class TestCpuBurst:
+    def part(self, metrics: CpuBurstMetrics, *throttled: bool) -> tuple[CpuBurstPart, Any, Any]:
+        answers = iter(throttled)
+        collector: Any = SimpleNamespace(measure=lambda _: None, is_throttled=False, active=set())
+        watch: Any = SimpleNamespace(take=lambda: next(answers), watched={})
+        return CpuBurstPart(collector, watch, metrics), collector, watch
+
+    def test_a_throttled_container_begins_a_round_and_is_measured_in_it(self) -> None:
+        metrics = CpuBurstMetrics()
+        part, collector, _ = self.part(metrics, False, True, False, True)
+        assert [(part.take_due(0), collector.is_throttled) for _ in range(4)] == [
+            *((False, False), (True, True), (False, True), (True, True))
+        ]
+        assert metrics.wakes == 2
+
+    def test_those_whose_quota_is_raised_are_looked_at(self) -> None:
+        metrics = CpuBurstMetrics()
+        part, collector, watch = self.part(metrics)
+        made = BurstDecision(state=BurstState(), reason="", writes=(QUOTA, OWN_BURST), watched={"be/c": 7})
+        part.carry_out({"cpuBurst": made}, VIEW)
+        assert (collector.active, watch.watched, metrics.decision) == ({"be/a"}, {"be/c": 7}, made)
+
+
+def test_what_block_io_limits_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    metrics = BlockIOMetrics()
+    part = BlockIOPart(cast("BlockIOCollector", SimpleNamespace(measure=lambda _: None)), metrics)
+    for reason in ("two pods", "two pods", "none"):
+        part.carry_out({"blockIO": BlockIODecision(state=Empty(), reason=reason, writes=(QUOTA,))}, VIEW)
+    assert caplog.messages == ["two pods", "none"]
+    (family,) = metrics.families()
+    assert family.samples[0].value == 1
+
+
+def test_what_memory_qos_protects_is_shown() -> None:
+    metrics = AgentMetrics()
+    part = MemoryQosPart(cast("MemoryQosCollector", SimpleNamespace(measure=lambda _: None)), metrics)
+    made = MemoryQosDecision(state=Empty(), reason="", protected_bytes={"memory.min": {"Guaranteed": 7}})
+    part.carry_out({"memoryQos": made}, VIEW)
+    assert metrics.node.protected_bytes == made.protected_bytes
+
+
 class TestMeasured:
+    @pytest.mark.parametrize("is_sample", [True, False])
+    @pytest.mark.parametrize("of", ["block_io", "memory_qos", "burst"])
+    def test_a_sample_leaves_out_what_a_collector_measures(self, of: str, is_sample: bool) -> None:
+        found: Any = {
+            "block_io": BlockIOMeasured(version=2),
+            "memory_qos": MemoryQosMeasured(),
+            "burst": BurstMeasured(),
+        }[of]
+        collector: Any = SimpleNamespace(measure=lambda _: found)
+        part = {
+            "block_io": lambda: BlockIOPart(collector, BlockIOMetrics()),
+            "memory_qos": lambda: MemoryQosPart(collector, AgentMetrics()),
+            "burst": lambda: CpuBurstPart(collector, cast("ThrottleWatch", None), CpuBurstMetrics()),
+        }[of]()
+        measured = part.measure(frame([]).measured, is_sample=is_sample)
+        assert getattr(measured, of) is (None if is_sample else found)
+
     @pytest.mark.parametrize("is_sample", [True, False])
     @pytest.mark.parametrize("is_whole", [True, False])
     def test_neither_a_sample_nor_an_unknown_cluster_is_measured(self, is_sample: bool, is_whole: bool) -> None:

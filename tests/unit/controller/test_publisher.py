@@ -193,6 +193,13 @@ class TestZones:
         self.want(rig, replace(self.TOPOLOGY))
         assert rig.sent(1, "a") == ["zones of a"]
 
+    def test_those_of_a_managers_node_are_left_alone_until_it_is_adopted(self) -> None:
+        for adopts in (False, True):
+            rig = Rig(adopts=adopts)
+            zones = {"z": CpuMemory(90, 0)}
+            rig.want(of("a", 90, 90, manager="koord-manager", topology=self.TOPOLOGY, zones=zones))
+            assert rig.sent(0, "a") == ["zones of a"] * adopts
+
     def test_they_come_after_the_resources_of_all_nodes(self, rig: Rig) -> None:
         self.want(rig)
         rig.want(of("b", 10, 90))
