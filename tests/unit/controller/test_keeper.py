@@ -124,6 +124,15 @@ class TestKeeper:
         assert waits[0] <= 0.2 * NS_PER_S
         assert 150 * NS_PER_S <= waits[-1] <= 300 * NS_PER_S
 
+    def test_one_change_of_another_is_fought_once_however_often_it_is_seen(self) -> None:
+        keeper = Keeper()
+        sent = wanted(keeper, None)
+        keeper.wrote(sent, answered(sent, 1), 0)
+        for now_ns in (0, NS_PER_S):
+            wanted(keeper, changed(sent, 2, 99), now_ns=now_ns)
+        assert keeper.overwritten == 1
+        assert keeper.due_ns <= 0.2 * NS_PER_S
+
     def test_our_own_edit_is_not_foreign(self) -> None:
         keeper = Keeper()
         sent = wanted(keeper, None)
