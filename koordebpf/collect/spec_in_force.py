@@ -22,8 +22,8 @@ class SpecInForce:
 
     def learn(self, state: ClusterState, *, keeps_deleted: bool) -> None:
         """Take over what a source says now. With `keeps_deleted` a NodeSLO that was deleted stays in force."""
-        meta = state.node.metadata if state.node else None
-        made_of = (state.nodeslo, state.slo_controller_config, meta and meta.labels, meta and meta.annotations)
+        of_node = (state.node.metadata.labels, state.node.metadata.annotations) if state.node else ()
+        made_of = (state.nodeslo, state.slo_controller_config, *of_node)
         if made_of == self._read:
             return  # most changes are of pods
         self._read = made_of

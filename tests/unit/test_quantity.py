@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.errors import ConfigError
-from koordebpf.quantity import parse_quantity, quantity_bytes
+from koordebpf.quantity import cpu_text, memory_text, parse_quantity, quantity_bytes
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,7 @@ def test_any_text_is_a_number_or_a_config_error(text: str) -> None:
         assert parse_quantity(text).is_finite()
     except ConfigError as e:
         assert e.value == text
+
+
+def test_there_is_no_suffix_beyond_the_largest() -> None:
+    assert (memory_text(1 << 70), cpu_text(10**24)) == ("1024Ei", "1000E")

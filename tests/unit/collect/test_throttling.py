@@ -117,6 +117,24 @@ def test_what_is_watched_no_more_is_forgotten(tree: Tree):
     assert not watch.poll()  # how often it was throttled in between says nothing of now
 
 
+def test_what_waits_for_its_turn_is_not_read_once_it_is_watched_no_more(tree: Tree):
+    watch = ThrottlePoller(tree.mounts)
+    watch.watched = quotas(*PATHS)
+    watch.poll()
+    watch.watched = quotas(PATHS[99])
+    watch.poll()
+    assert watch.reads == 64 + 1
+
+
+def test_what_is_still_watched_is_known_as_before(tree: Tree):
+    watch = ThrottlePoller(tree.mounts)
+    watch.watched = quotas(*PATHS[:2])
+    watch.poll()
+    tree.throttle(PATHS[0], 1)
+    watch.watched = quotas(PATHS[0], PATHS[2])
+    assert watch.poll()
+
+
 def test_where_the_kernel_does_not_say_it_the_thread_reads_and_wakes_the_loop(tree: Tree):
     woken: list[float] = []
     with ThrottleWatch(tree.mounts, lambda: woken.append(time.monotonic()), no_events) as watch:

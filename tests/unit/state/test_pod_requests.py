@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.kube.cache.objects import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements
-from koordebpf.state.pods.requests import BATCH_MEMORY, NATIVE_CPU, NATIVE_MEMORY, cpu_requests, memory_requests
+from koordebpf.state.pods.requests import (
+    BATCH_MEMORY,
+    NATIVE_CPU,
+    NATIVE_MEMORY,
+    NET_BANDWIDTH,
+    cpu_requests,
+    katalyst_requests,
+    memory_requests,
+)
 
 MIB = 1 << 20
 
@@ -51,3 +59,12 @@ def test_a_limit_alone_is_the_request() -> None:
     resources = ResourceRequirements(limits={NATIVE_CPU: "1500m"})
     spec = PodSpec(containers=[Container("c", resources=resources)])
     assert cpu_requests(Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)).native_millicpu == 1500
+
+
+@pytest.mark.parametrize("where", ["requests", "limits", "overhead"])
+def test_katalysts_resources_are_found_wherever_they_are_named(where: str) -> None:
+    named = {NET_BANDWIDTH: "7"}
+    resources = None if where == "overhead" else ResourceRequirements(**{where: named})
+    spec = PodSpec(containers=[Container("c", resources=resources)], overhead=named if where == "overhead" else None)
+    assert katalyst_requests(Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)) == {NET_BANDWIDTH: 7}
+    assert katalyst_requests(pod(overhead="64Mi")) == {}
