@@ -143,6 +143,13 @@ class TestPace:
         assert counts == [16, 32, 42]
         assert node.measured(4) is None
 
+    def test_as_many_as_are_admitted_at_once_make_no_further_look(self, node: Node) -> None:
+        for number in range(14):
+            node.add(f"many{number}", "besteffort")
+        node.learn()
+        assert len(node.found(1).pods) == 16
+        assert node.measured(2) is None
+
 
 def test_a_directory_that_bears_another_uid_is_not_the_pods(node: Node) -> None:
     victim = "11111111-2222-3333-4444-555555555555"

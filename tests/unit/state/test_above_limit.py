@@ -68,3 +68,11 @@ def test_what_has_no_limit_or_is_not_there_is_left_out() -> None:
 
 def test_a_quantity_that_is_none_is_left_out() -> None:
     assert known(cpu("x")) == known(cpu(-1)) == []
+
+
+@pytest.mark.parametrize(
+    ("quota_us", "is_above"), [(12_300, False), (13_000, False), (13_001, True)], ids=["exact", "rounded up", "above"]
+)
+def test_a_quota_is_rounded_up_to_a_whole_percent_of_a_cpu(quota_us: int, is_above: bool) -> None:
+    assert is_above_limit(quota_us, 100_000, 123) is is_above
+    assert is_above_limit(2 * quota_us, 200_000, 123) is is_above
