@@ -30,7 +30,7 @@ def standby(tmp_path: Path, folder: Path) -> Iterator[None]:
         yield
 
 
-def test_what_nobody_continues_from_is_restored_and_forgotten(folder: Path) -> None:
+def test_what_no_agent_continues_from_is_restored_and_forgotten(folder: Path) -> None:
     settle(folder, waits=False)
     assert not is_kept(folder)
     settle(folder, waits=False)
@@ -54,7 +54,7 @@ def test_it_stays_for_a_process_that_waits_but_none_waits_in_a_pod(
     assert is_kept(folder) is not in_pod
 
 
-def test_a_folder_with_nothing_else_goes_with_it(folder: Path) -> None:
+def test_a_folder_with_nothing_else_is_removed_with_it(folder: Path) -> None:
     (folder / "audit").write_text("")
     forget_kept(folder)
     assert [each.name for each in folder.iterdir()] == ["audit"]

@@ -42,7 +42,7 @@ class WritePace:
     def take(self, node: str, now_ns: int) -> bool:
         """Tell whether this Node may be written now, and count it."""
         failure = self._failures.get(node)
-        if now_ns < max(self._rests_until_ns, failure.due_ns if failure else 0):
+        if now_ns < self._rests_until_ns or (failure is not None and now_ns < failure.due_ns):
             return False
         at_ns, allowed = self._allowance
         allowed = min(float(RATE_PER_S), allowed + (now_ns - at_ns) / NS_PER_S * RATE_PER_S)

@@ -43,7 +43,7 @@ FIRED = DeadManReport(
     spared=6,
     at_limit=1,
 )
-NOBODY = tick(held=(0, 0))
+NO_VICTIM = tick(held=(0, 0))
 
 
 class Programs:
@@ -109,7 +109,7 @@ class TestArmed:
             mode="kill",
         )
         assert rig.metrics.is_armed
-        assert rig.choose(NOBODY) is None
+        assert rig.choose(NO_VICTIM) is None
         assert not rig.metrics.is_armed
 
     def test_a_part_of_a_page_is_a_page_in_use(self, rig: Rig) -> None:
@@ -127,7 +127,7 @@ class TestArmed:
         self, rig: Rig, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO)
-        for of in (tick(), NOBODY, NOBODY, tick(), NOBODY):
+        for of in (tick(), NO_VICTIM, NO_VICTIM, tick(), NO_VICTIM):
             rig.choose(of)
         assert [message.rpartition(", but ")[2] for message in caplog.messages] == [
             "no candidate would give memory back"

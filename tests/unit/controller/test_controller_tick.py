@@ -91,7 +91,7 @@ class TestSaid:
         assert rig.api.sent == []
         assert rig.tick(listed=LISTED) == ()
 
-    def test_every_reason_is_told_to_probes_and_logged_once_while_it_lasts(
+    def test_every_reason_is_in_probes_and_logged_once_while_it_lasts(
         self, rig: Rig, caplog: pytest.LogCaptureFixture
     ) -> None:
         rig.controller.batch = cast("BatchResources", Batch(0, "of batch"))
@@ -111,7 +111,7 @@ class TestSaid:
         said = [record.getMessage() for record in caplog.records if "created" in record.getMessage()]
         assert said == ["NodeSLOs: 2 created, 0 updated; 2 of 2 Nodes are as they should be"]
 
-    def test_a_cluster_without_the_crd_is_told_and_nothing_is_written(self, rig: Rig) -> None:
+    def test_a_cluster_without_the_crd_is_reported_and_nothing_is_written(self, rig: Rig) -> None:
         (reason,) = rig.tick(listed=ControllerState(LISTED.nodes, is_synced=True, serves_nodeslos=False))
         assert reason.startswith("the cluster does not serve NodeSLO: ")
         assert (rig.metrics.nodeslos["pending"], rig.api.sent) == (2, [])
@@ -126,7 +126,7 @@ class TestCounted:
         assert seen == [(True, 1), (True, 1), (False, 1), (True, 2)]
         assert (rig.metrics.nodes, rig.metrics.rounds.count) == (2, 4)
 
-    def test_a_dry_run_leads_nobody(self) -> None:
+    def test_a_dry_run_does_not_lead(self) -> None:
         rig = Rig(is_dry_run=True)
         rig.tick()
         assert (rig.metrics.is_leader, rig.metrics.led, rig.metrics.nodeslos["pending"]) == (False, 0, 2)

@@ -100,7 +100,7 @@ class TestOrder:
             rig.want(each)
         assert rig.sent(0, *"abcde") == ["c", "b", "e", "a", "d"]
 
-    def test_a_look_ends_after_two_seconds_of_writes_and_the_next_goes_on(self, rig: Rig) -> None:
+    def test_a_look_ends_after_two_seconds_of_writes_and_the_next_continues(self, rig: Rig) -> None:
         for name in "abcde":
             rig.want(of(name, 10, 90))
         rig.api.takes_ns = NS_PER_S

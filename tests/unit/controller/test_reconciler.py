@@ -75,7 +75,7 @@ class TestARound:
         tally = rig.reconciler.tally
         assert (tally.created, tally.updated, tally.conflicts, tally.failures) == (2, 2, 0, 0)
 
-    def test_it_ends_after_five_seconds_and_the_next_goes_on(self) -> None:
+    def test_it_ends_after_five_seconds_and_the_next_continues(self) -> None:
         rig = Rig("a", "b", "c", "d")
         rig.api.takes_ns = int(2.5 * NS_PER_S)
         found = rig.round()
