@@ -53,6 +53,9 @@ class NodeStore:
         if version not in (None, self.node["metadata"]["resourceVersion"]):
             return exchange.answer(409, status(409, "Conflict", "the object has been modified"))
         self.patches.append(change)
+        for name, value in change.get("metadata", {}).get("annotations", {}).items():
+            annotations = self.node["metadata"].setdefault("annotations", {})
+            annotations.pop(name, None) if value is None else annotations.update({name: value})
         if exchange.request.path.endswith("/status"):
             for condition in change["status"]["conditions"]:
                 self.conditions[:] = [each for each in self.conditions if each["type"] != condition["type"]]
