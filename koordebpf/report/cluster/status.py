@@ -117,7 +117,8 @@ def _top_row(state: NodeState, *, is_wide: bool) -> list[str]:
         "" if said.psi_full is None else f"{said.psi_full * 100:.1f}",
         _time(said.evict_in_s),
     ]
-    return [*row, *([_time(said.full_in_s), str(said.evicted), state.problem] if is_wide else [])]
+    evicted = str(said.evicted) if state.said else ""
+    return [*row, *([_time(said.full_in_s), evicted, state.problem] if is_wide else [])]
 
 
 def _bytes(value: float | None) -> str:
