@@ -73,7 +73,6 @@ def _sum(calculation: Calculation, has: int | None) -> list[str]:
     return lines
 
 
-# A source that does not fit stands in a line of its own below.
 def _cut(line: str, source: str) -> str:
     if len(line) <= WIDTH:
         return line
