@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+import types
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +29,7 @@ from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLO
 from koordebpf.slo.pods.resource_status import SHARED_POOLS_ANNOTATION
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.state.series.node import node_series
-from tests.contract.apiserver import Server, gives, let_it_spin, status, until
+from tests.contract.apiserver import Reply, Request, Server, gives, hold_open, let_it_spin, status, until
 from tests.contract.objectstore import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -212,6 +214,66 @@ def test_without_the_right_it_says_which(store: Store, reporter: Open, caplog: p
     let_it_spin()
     assert writes(store) == 1
     assert caplog.text.count("allow create") == 1
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+@pytest.mark.parametrize(
+    ("reply", "at_least_s", "at_most_s", "said"),
+    [
+        (gives(429, status(429, "TooManyRequests", "busy"), **{"Retry-After": "40"}), 40.0, 40.0, 1),
+        (gives(429, status(429, "TooManyRequests", "busy")), 0.5, 1.0, 1),
+        (gives(409, status(409, "Conflict", "modified")), 0.5, 1.0, 0),  # another wrote first, which is no news
+        (gives(403, status(403, "Forbidden", "no")), 15.0, 30.0, 1),
+    ],
+)
+def test_after_a_refusal_it_waits_once_for_as_long_as_it_was_asked_to_and_says_it_once(
+    reply: Reply,
+    at_least_s: float,
+    at_most_s: float,
+    said: int,
+    is_noted: bool,
+    store: Store,
+    reporter: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    happened: list[float | str] = []
+
+    class Quick(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            happened.append(timeout or 0.0)
+            return super().wait(0.01)
+
+    def refuses_twice(request: Request) -> Reply | None:
+        happened.append("asked")
+        if happened.count("asked") > 2:
+            return None
+        if is_noted:
+            one.note(Noted(NODE, (pod("a"),)))
+        return reply
+
+    threads = types.SimpleNamespace(Event=Quick, Thread=threading.Thread)
+    monkeypatch.setattr("koordebpf.act.topology.reporter.threading", threads)
+    one = reporter()
+    store.faults.append(refuses_twice)
+    one.note(Noted(NODE))
+    until(lambda: kept(store), "the object")
+    first = happened.index("asked")
+    waited = happened[first + 1 : happened.index("asked", first + 1)]
+    assert at_least_s <= sum(map(float, waited)) <= at_most_s
+    assert caplog.text.count("cannot be reported") == said
+    assert one.problem is None
+
+
+def test_a_request_that_is_cut_by_its_end_is_no_problem(
+    server: Server, reporter: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.on(f"{TOPOLOGIES_PATH}/n1", hold_open)
+    one = reporter()
+    one.note(Noted(NODE))
+    until(lambda: server.requests, "the request")
+    one.close()
+    assert (one.problem, caplog.text) == (None, "")
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"spec": {}}', b'{"metadata": []}'])

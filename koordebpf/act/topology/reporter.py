@@ -133,29 +133,28 @@ class TopologyReporter:
 
     def _run(self) -> None:
         backoff, denied = Backoff(_FIRST_S, _CAP_S), Backoff(_DENIED_S, _DENIED_CAP_S)
-        wait_s = LOOK_S
+        look_s = LOOK_S
         while True:
-            self._is_due.wait(wait_s)
+            self._is_due.wait(look_s)
             self._is_due.clear()
             if self._is_closing.is_set():
                 return
+            look_s, rest_s = 0.0, self._apart_s
             try:
                 self._look()
-                self.problem, wait_s = None, LOOK_S
+                self.problem, look_s = None, LOOK_S
                 backoff.reset()
                 denied.reset()
             except KubeConflict:
-                wait_s = backoff.next_s()  # another wrote first: the next look reads it again
+                rest_s = backoff.next_s()  # another wrote first: the next look reads it again
             except KubeError as error:
                 asked_s = error.retry_after_s if isinstance(error, KubeBusy) else None
-                wait_s = asked_s or (backoff if error.retry else denied).next_s()
+                rest_s = asked_s or (backoff if error.retry else denied).next_s()
                 self._say(error)
             except Exception as error:  # without the thread the object would grow old unseen
                 log.exception("the NodeResourceTopology cannot be reported")
-                self.problem, wait_s = f"{type(error).__name__}: {error}", denied.next_s()
-            self._is_closing.wait(min(self._apart_s, wait_s))
-            if self.problem:
-                self._is_closing.wait(max(wait_s - self._apart_s, 0.0))
+                self.problem, rest_s = f"{type(error).__name__}: {error}", denied.next_s()
+            self._is_closing.wait(rest_s)  # whatever is noted meanwhile
 
     def _say(self, error: KubeError) -> None:
         if self._is_closing.is_set() or str(error) == self.problem:
