@@ -82,6 +82,9 @@ def test_every_running_container_is_stopped_at_once(evict: Callable[[str], Outco
     assert outcome.detail.startswith("stopped main, sidecar within ")
     assert sorted(runtime.stopped) == [("a-main", 0), ("a-sidecar", 0)]
     assert outcome.sent_ns and outcome.answered_ns and outcome.sent_ns <= outcome.answered_ns
+    number, unit = outcome.detail.rpartition("within ")[2].split()
+    took_ns = float(number) * {"µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    assert took_ns <= 1.01 * (outcome.answered_ns - outcome.sent_ns)  # rounded to three digits
 
 
 def test_a_victims_own_grace_period_is_that_of_its_containers(cri: Cri, runtime: Runtime, timeout_s: float) -> None:

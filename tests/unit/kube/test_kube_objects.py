@@ -11,8 +11,9 @@ import pytest
 from koordebpf.kube.cache import cnr, node_metric, objects
 from koordebpf.kube.clients import lease
 from koordebpf.kube.http import refusal
+from koordebpf.kube.remote import pods
 
-MODULES: tuple[ModuleType, ...] = (objects, cnr, node_metric, lease, refusal)
+MODULES: tuple[ModuleType, ...] = (objects, cnr, node_metric, lease, refusal, pods)
 NAMED = ("apiVersion", "kind")  # what an object is, not what is said of it
 
 
