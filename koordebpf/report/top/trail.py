@@ -57,6 +57,6 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
 
 
 def _bar(value: float, top: float) -> str:
-    if top <= 0 or value <= 0:
+    if value <= 0:
         return _BARS[0]
     return _BARS[min(int(value / top * len(_BARS)), len(_BARS) - 1)]
