@@ -135,6 +135,14 @@ def test_without_a_controller_for_cpu_or_memory_it_is_refused(monkeypatch: pytes
         explain_pod(UID, tmp_path)
 
 
+def test_without_a_controller_for_cpu_that_of_memory_has_the_pods(
+    mount: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = {"memory": ControllerMount(1, mount)}
+    monkeypatch.setattr("koordebpf.tools.pod_explain.find_controllers", lambda: mounts)
+    assert [each.path for each in explain_pod(UID, tmp_path).cgroups] == [POD, CONTAINER]
+
+
 def test_on_v1_a_pod_need_not_be_in_every_hierarchy(
     mount: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,7 +119,7 @@ def test_the_kernel_is_told_which_cgroups_are_wanted_and_of_each_new_one(rig: Ri
     assert rig.sent == [web]
     rig.sent.clear()
     born = rig.make("kubepods/podweb/" + "d" * 64)
-    rig.signals.records = [record("cgroup_mkdir", born, rig.id("web"))]
+    rig.signals.records = [record("cgroup_mkdir", born, rig.id("web")), record("reclaim", born)]
     rig.seen(TraceFilter(pods=("web",)))
     assert rig.sent == [web, web | {born}]
     rig.sent.clear()

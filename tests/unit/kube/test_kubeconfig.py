@@ -60,7 +60,7 @@ def test_the_option_comes_before_the_variable_and_that_before_the_home(
 
 def test_the_variable_names_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = kubeconfig(tmp_path / "a", a="https://a:1"), kubeconfig(tmp_path / "b", b="https://b:2")
-    monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'none'}:{second}")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{first}:{second}")
     assert url_of() == "https://a:1"
     assert url_of(context="b") == "https://b:2"
 

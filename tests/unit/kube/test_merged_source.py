@@ -28,3 +28,12 @@ def test_the_custom_node_resource_is_that_of_the_other_source(tmp_path: Path) ->
     alone = MergedSource(source(tmp_path, "pods", POD, CNR), source(tmp_path, "rest"))
     alone.start(lambda: None)
     assert alone.state().cnr is None
+
+
+def test_nothing_is_known_before_the_pods_are_and_the_version_grows_with_either(tmp_path: Path) -> None:
+    pods, rest = source(tmp_path, "pods", POD), source(tmp_path, "rest", CNR)
+    merged = MergedSource(pods, rest)
+    rest.start(lambda: None)
+    assert merged.state().version == 0
+    pods.start(lambda: None)
+    assert merged.state().version == pods.state().version + rest.state().version > pods.state().version

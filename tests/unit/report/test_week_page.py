@@ -25,6 +25,7 @@ def test_it_answers_for_each_configuration_and_defines_its_words() -> None:
         "eager would have evicted 21 pods, 14.0 GiB: 7 needlessly, and in time for 7 of 14 crossings and OOM kills"
         in page
     )
+    assert "node-1: eager" not in page  # the heading has its name
     assert "memoryEvictThresholdPercent=75" in page and "as the acting one, enforced" in page
     assert "it has no memory threshold in force: none is set" in page
     assert "2.5 (1.0…4.0) s" in page

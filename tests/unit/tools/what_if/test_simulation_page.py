@@ -47,7 +47,7 @@ def doubts(*configurations: Simulated, **recorded: Any) -> str:
 
 RECORDED = configuration({}, 5)
 SWEPT = (
-    configuration({"a": 70}, 8, freed_bytes=GIB // 2, above_ns=MINUTE_NS // 2, apart_ns=6 * MINUTE_NS),
+    configuration({"a": 70}, 10, freed_bytes=GIB // 2, above_ns=MINUTE_NS // 2, apart_ns=6 * MINUTE_NS),
     configuration({"a": 90}, 2, freed_bytes=GIB, above_ns=3 * MINUTE_NS, stall_ns=4 * NS_PER_S),
 )
 
@@ -61,12 +61,12 @@ def test_what_happened_stands_above_each_configuration_and_one_setting_is_plotte
         "                 evictions  GiB freed  minutes above  LS stall s  apart",
         "really happened          4       3.00           1.50        2.50",
         "as recorded              5       0.00           0.00           -    0 %",
-        "70                       8       0.50           0.50           -   60 %",
+        "70                      10       0.50           0.50           -   60 %",
         "90                       2       1.00           3.00        4.00    0 %",
         "",
         "evictions",
-        f"  70 {'█' * 72} 8",
-        f"  90 {'█' * 18}{' ' * 54} 2",
+        f"  70 {'█' * 71} 10",
+        f"  90 {'█' * 14}▎{' ' * 56}  2",
         "",
         "GiB freed",
         f"  70 {'█' * 34}▌{' ' * 34} 0.50",
