@@ -24,8 +24,8 @@ from typing import Any
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hierarchy
 from tests.contract.apiserver import until
 from tests.deploy.programs import promtool
-from tests.host.colocated_node import ColocatedNode
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.colocated_node import ColocatedNode
 from tests.support.loads.workloads import Hog
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.ports import free_ports
@@ -45,7 +45,7 @@ def record() -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder, hierarchy = Path(name), find_memory_hierarchy()
         busy = stack.enter_context(ColocatedNode(hierarchy, folder, _MIB))
-        given = ("--pods", busy.manifest(folder / "pods.json"), "--node-cgroup", busy.node.path)
+        given = ("--pods", busy.manifest(folder), "--node-cgroup", busy.node.path)
         agents = {"n1": stack.enter_context(_agent(folder, "n1", *given, "--enforce", "--executor", "cgroup"))}
         watched, pod = _watched(hierarchy, stack)
         manifest = watched.write_manifest(folder / "watched.json", 75, 70)

@@ -12,7 +12,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.units import MIB
 from tests.bench.limited_pairs import add_pairs, paired_p99, procs
 from tests.bench.report import CannotMeasure, Report
-from tests.host.block_node import BlockNode
+from tests.host.rigs.block_node import BlockNode
 from tests.support.loop_disk import LoopDisk
 from tests.support.nodes import NodeCgroup
 

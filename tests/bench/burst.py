@@ -19,8 +19,8 @@ from koordebpf.kernel.proc.psi import NODE_CPU_PRESSURE, PsiTrigger
 from koordebpf.store.write_log import WRITE_LINE, AuditedWrite
 from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report
-from tests.host.burst_node import BurstNode
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.burst_node import BurstNode
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
 
@@ -71,7 +71,7 @@ def burst_node() -> Iterator[tuple[BurstNode, str]]:
             contextlib.closing(BurstNode(cgroup)) as node,
         ):
             # An emulated agent is twenty times as slow, and has such a machine to itself.
-            yield node, node.files.outweigh() if patience(1) == 1 else "emulated"
+            yield node, node.hierarchies.outweigh() if patience(1) == 1 else "emulated"
     except (KeyError, OSError) as error:
         raise CannotMeasure(f"no cpu hierarchy that can be written: {error}") from None
 

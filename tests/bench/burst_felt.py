@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from tests.bench.burst import burst_node
 from tests.bench.figure import figure, percentile
 from tests.bench.report import Report
-from tests.host.burst_node import BurstNode
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.burst_node import BurstNode
 from tests.support.loads.workloads import BUILD
 
 _FIRST_MS, _BURST_MS, _EVERY_MS = 200, 600, 4_000
@@ -53,8 +53,8 @@ def burst_felt(report: Report) -> None:
 
 
 def _weigh(node: BurstNode, name: str, shares: int) -> None:
-    mount = node.files.mounts["cpu"]
-    directory = mount.mount_point / node.files.relative(node.node.path / "kubepods" / name)
+    mount = node.hierarchies.mounts["cpu"]
+    directory = mount.mount_point / node.hierarchies.relative(node.node.path / "kubepods" / name)
     if mount.version == 1:
         (directory / "cpu.shares").write_text(str(shares))
     else:
@@ -74,8 +74,7 @@ def _requests(
         for worker in () if is_alone else node.best_effort:
             worker.work((bursts + 1) * _EVERY_MS / 1000)
         (container,) = (each for each in node.node.pod_paths["ls"].iterdir() if each.is_dir())
-        procs = [mount.mount_point / node.files.relative(container) for mount in node.files.mounts.values()]
-        joins = dict.fromkeys(str(each / "cgroup.procs") for each in (*procs, container))
+        joins = [str(each / "cgroup.procs") for each in node.hierarchies.everywhere(container)]
         numbers = (_EVERY_MS, _BURST_MS, _FIRST_MS, _PERIOD_US, _WORK_US, len(node.workers), bursts)
         command = [str(BUILD / "requests"), *map(str, numbers), *joins]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -18,8 +18,8 @@ from koordebpf.units import MIB
 from tests.bench.figure import at_most, figure, percentile
 from tests.bench.report import CannotMeasure, Report
 from tests.contract.apiserver import until
-from tests.host.burst_pod_node import QUOTA, BurstPodNode
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.burst_pod_node import QUOTA, BurstPodNode
 from tests.support.nodes import NodeCgroup
 
 _LIMIT_US = 20_000  # 200m
@@ -45,7 +45,7 @@ def burst_paired(report: Report) -> None:
     """Serve requests in two pods at the same time, one of which may burst; then count how soon it gets more."""
     pairs, steps = (3, 3) if report.quick else (20, int(os.environ.get("KOORDEBPF_STEPS", "20")))
     with _node() as node, TemporaryDirectory() as folder:
-        weight = node.files.outweigh()
+        weight = node.hierarchies.outweigh()
         arguments = node.arguments(Path(folder), sharePoolThresholdPercent=100)
         with LiveAgent(Path(folder), *arguments, "--enforce", keeps_frames=False) as agent:
             agent.becomes_ready()
@@ -75,7 +75,7 @@ def _served(report: Report, node: BurstPodNode, folder: Path, pairs: int, weight
     places = {"burst": 0, "none": 2}  # of their containers
     for name, at in places.items():
         with (folder / name).open("wb") as out:
-            node.start(at, sys.executable, "-S", "-c", _SERVER, stdout=out, stderr=subprocess.STDOUT)
+            node.start(node.containers[at], sys.executable, "-S", "-c", _SERVER, stdout=out, stderr=subprocess.STDOUT)
     p99: dict[str, list[float]] = {name: [] for name in places}
     throttled: dict[str, list[float]] = {name: [] for name in places}
     for _ in range(pairs):

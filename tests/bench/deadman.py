@@ -12,7 +12,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report
 from tests.host.live_agent import LiveAgent
-from tests.host.thrashing_node import ThrashingNode
+from tests.host.rigs.thrashing_node import ThrashingNode
 from tests.support.patience import patience
 
 _CONFIG = "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\ndeadMan: {action: kill}\n"

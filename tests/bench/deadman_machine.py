@@ -15,7 +15,7 @@ from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report, pair_count
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.host.short_machine import (
+from tests.host.rigs.short_machine import (
     AGENT_SCORE,
     LEFT_MIB,
     MOST_MIB,

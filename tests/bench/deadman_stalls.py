@@ -13,9 +13,9 @@ from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id, find_memory_hierarchy
 from tests.bench.figure import Figure, figure, percentile
 from tests.bench.report import CannotMeasure, Report
-from tests.host.short_machine import MOST_MIB, ShortMachine, machine_mib, stay_in_memory
+from tests.host.rigs.short_machine import MOST_MIB, ShortMachine, machine_mib, stay_in_memory
+from tests.host.rigs.thrashing_node import NODE_MIB, ThrashingNode
 from tests.host.stall_windows import StallWindows
-from tests.host.thrashing_node import NODE_MIB, ThrashingNode
 from tests.support.bpf_ids import Program, held_by, program, runs_counted
 from tests.support.loads.workloads import BUILD
 

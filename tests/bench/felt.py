@@ -11,9 +11,9 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.suppress.settings import Policy, SuppressSettings
 from tests.bench.figure import at_least, at_most, figure
 from tests.bench.report import CannotMeasure, Report
-from tests.host.cpu_cgroups import BE_ROOT, CpuNode, cpu_node
 from tests.host.cyclic_probe import Felt
 from tests.host.cyclic_probe import felt as felt_by
+from tests.host.rigs.cgroups import BE_ROOT, CpuNode, cpu_node
 from tests.host.suppression_loop import BY_QUOTA, SuppressionLoop
 
 _LS = "kubepods/burstable/podls-1/c1"

@@ -14,7 +14,7 @@ from tests.bench.figure import figure
 from tests.bench.nodes import full_node
 from tests.bench.report import CannotMeasure, Report
 from tests.bench.steady import watch_cost
-from tests.host.held_node import CpuFiles
+from tests.host.rigs.live_node import LiveNode
 from tests.support.agent_process import AgentProcess
 from tests.support.nodes import MIB, NodeCgroup
 
@@ -33,7 +33,7 @@ def hooks(report: Report) -> None:
         with full_node(_PODS, _CONTAINERS) as node, tempfile.TemporaryDirectory() as folder:
             _ask_for_batch(node.cgroup)
             try:
-                files = CpuFiles(node.cgroup)
+                files = LiveNode(node.cgroup)
             except (KeyError, SupportError, OSError) as error:
                 raise CannotMeasure(f"needs cpu and cpuset hierarchies that can be written: {error}") from None
             try:

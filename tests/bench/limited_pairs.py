@@ -13,7 +13,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.tables import Table
 from tests.bench.figure import at_least, figure, percentile
 from tests.bench.report import Report
-from tests.host.block_node import GATES, BlockNode
+from tests.host.rigs.block_node import GATES, BlockNode
 from tests.support.agent_process import AgentProcess
 from tests.support.patience import patience
 

@@ -24,7 +24,7 @@ from tests.bench.page_cache_seconds import Seconds, back_at_s, harmed_at_s, line
 from tests.bench.report import CannotMeasure, Report, pair_count
 from tests.bench.steady import cpu_s
 from tests.host.live_agent import LiveAgent
-from tests.host.page_cache_node import NODE_BYTES, SET_MIB, PageCacheNode
+from tests.host.rigs.page_cache_node import NODE_BYTES, SET_MIB, PageCacheNode
 from tests.support.nodes import MIB, NodeCgroup
 
 _SECONDS, _WARM_S = 3.0, 5.0  # after the first refaults, or once the file is back: the last pages take longest

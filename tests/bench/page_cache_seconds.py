@@ -13,8 +13,8 @@ from typing import Self
 import msgspec
 
 from koordebpf.units import MIB
-from tests.host.page_cache_node import SET_MIB, PageCacheNode
 from tests.host.paging_probe import memory_stat, refaults
+from tests.host.rigs.page_cache_node import SET_MIB, PageCacheNode
 
 
 class Second(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from tests.bench.report import CannotMeasure, Report
 from tests.bench.start_api import AS_A_POD, is_ready, pods_of
 from tests.bench.steady import watch_cost
 from tests.contract.cri_runtime import Runtime
-from tests.host.held_node import CpuFiles
+from tests.host.rigs.live_node import LiveNode
 from tests.support.ports import free_port
 
 _PODS, _CONTAINERS = 110, 330
@@ -46,7 +46,7 @@ def _agent(source: str, executor: str) -> Iterator[int]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         full = stack.enter_context(full_node(_PODS, _CONTAINERS))
         try:
-            stack.callback(CpuFiles(full.cgroup).close)
+            stack.enter_context(LiveNode(full.cgroup))
         except (KeyError, SupportError, OSError) as error:
             raise CannotMeasure(f"needs cpu and cpuset hierarchies that can be written: {error}") from None
         tls = certificate(folder)

@@ -15,7 +15,7 @@ from koordebpf.errors import SupportError
 from tests.bench.nodes import full_node
 from tests.bench.report import CannotMeasure, Report
 from tests.bench.steady import PERF_S, watch_cost
-from tests.host.held_node import CpuFiles, burner, with_strategy
+from tests.host.rigs.live_node import LiveNode, burner, with_strategy
 from tests.support.agent_process import AgentProcess
 from tests.support.nodes import NodeCgroup
 
@@ -31,7 +31,7 @@ def steady_held(report: Report) -> None:
         report.say(f"{size} for {seconds} s")
         with full_node(_PODS, _CONTAINERS) as node, tempfile.TemporaryDirectory() as name:
             try:
-                files = CpuFiles(node.cgroup)
+                files = LiveNode(node.cgroup)
             except (KeyError, SupportError, OSError) as error:
                 raise CannotMeasure(f"needs cpu and cpuset hierarchies that can be written: {error}") from None
             burning = _burn(files, node.cgroup) if waits else []
@@ -54,11 +54,11 @@ def steady_held(report: Report) -> None:
 
 
 # Two for each CPU in a pod that is not best-effort: one of them always waits.
-def _burn(files: CpuFiles, node: NodeCgroup) -> list[subprocess.Popen[bytes]]:
+def _burn(files: LiveNode, node: NodeCgroup) -> list[subprocess.Popen[bytes]]:
     (container, *_) = (path for path in node.pod_paths["pod-1"].iterdir() if path.is_dir())
     burning = [burner() for _ in os.sched_getaffinity(0) for _ in range(2)]
     for process in burning:
-        files.join(container, process.pid)
+        files.hierarchies.join(container, process.pid)
     return burning
 
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.units import NS_PER_S
 from tests.bench.api_server import NODE, ApiServer
 from tests.bench.figure import at_most, figure
 from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import CannotMeasure, Report
 from tests.bench.steady import cpu_s, rollup_mib
-from tests.host.held_node import CONTROLLERS, CpuFiles
+from tests.host.rigs.live_node import CONTROLLERS, LiveNode
 from tests.support.agent_process import AgentProcess
 from tests.support.loop_disk import LoopDisk
 from tests.support.nodes import MIB, NodeCgroup
@@ -53,8 +52,6 @@ def steady_strategies(report: Report) -> None:
 
 @contextlib.contextmanager
 def _whole_node() -> Iterator[tuple[FullNode, str]]:
-    found = find_controllers()
-    io = {name: found[name] for name in ("blkio", "io") if name in found}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         disk = stack.enter_context(LoopDisk(folder))
@@ -64,10 +61,9 @@ def _whole_node() -> Iterator[tuple[FullNode, str]]:
             for container in pod["spec"]["containers"]:
                 container["resources"] = {"requests": asked, "limits": asked}
         try:
-            files = CpuFiles(node.cgroup, {**{each: found[each] for each in CONTROLLERS if each in found}, **io})
+            stack.enter_context(LiveNode(node.cgroup, (*CONTROLLERS, "blkio", "io")))
         except (KeyError, SupportError, OSError) as error:
             raise CannotMeasure(f"needs hierarchies of cpu, cpuset and blkio that can be written: {error}") from None
-        stack.callback(files.close)
         yield node, disk.path
 
 

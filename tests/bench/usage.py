@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from koordebpf.collect.memory.collector import MemoryCollector
@@ -13,7 +12,6 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.collect.usage.collector import UsageCollector
 from koordebpf.collect.usage.cpu import FileCpu, ScannedCpu
-from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.state.series.node import node_series
 from koordebpf.units import NS_PER_S
@@ -22,8 +20,8 @@ from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import Report
 from tests.bench.steady import cpu_s, rollup_mib, syscalls_per_s
 from tests.bench.timing import times_ms
+from tests.host.rigs.usage_node import UsageNode
 from tests.support.agent_process import AgentProcess
-from tests.support.other_hierarchies import OtherHierarchies
 
 _SIZES = ((110, 330), (500, 1000))
 _GATE = ("--feature-gates", "UsageSeries=true")
@@ -33,28 +31,18 @@ _TURNS = 3
 
 def usage(report: Report) -> None:
     """Measure nodes of two sizes."""
-    others = OtherHierarchies(find_memory_hierarchy())
     for pods, containers in _SIZES:
         size = f"{pods} pods / {containers} containers"
-        with full_node(pods, containers) as node, _mirrored(node, others), tempfile.TemporaryDirectory() as name:
+        with full_node(pods, containers) as node, UsageNode(node.cgroup) as its, tempfile.TemporaryDirectory() as name:
             manifest = node.cgroup.write_manifest(Path(name) / "pods.json", 70, 65)
             report.say(size)
-            _in_process(report, node, others, manifest, size)
+            _in_process(report, its, manifest, size)
             _in_turn(report, node, manifest, size)
 
 
-@contextlib.contextmanager
-def _mirrored(node: FullNode, others: OtherHierarchies) -> Iterator[None]:
-    others.follow(node.cgroup.path)
-    try:
-        yield
-    finally:
-        others.remove(node.cgroup.path)
-
-
-def _in_process(report: Report, node: FullNode, others: OtherHierarchies, manifest: Path, size: str) -> None:
+def _in_process(report: Report, node: UsageNode, manifest: Path, size: str) -> None:
     n = 50 if report.quick else 300
-    scope = open_scope(find_memory_hierarchy(), node.cgroup.path)
+    scope = open_scope(node.hierarchy, node.node.path)
     source = FileSource((manifest,))
     source.start(lambda: None)
     with contextlib.ExitStack() as stack:
@@ -63,7 +51,7 @@ def _in_process(report: Report, node: FullNode, others: OtherHierarchies, manife
         memory = MemoryCollector(scope, watch.signals, watch.index)
         stack.callback(memory.close)
         memory.everything({}, (), None)
-        collector = UsageCollector(scope, watch.index, memory, others.mounts, dict)
+        collector = UsageCollector(scope, watch.index, memory, node.mounts, dict)
         stack.callback(collector.close)
         series, now_ns = node_series(), time.monotonic_ns()
 
@@ -79,7 +67,7 @@ def _in_process(report: Report, node: FullNode, others: OtherHierarchies, manife
             report.add(figure(f"CPU pass, {size}", "ms", times_ms(counters.read, n), "rows to numbers", reach_p50=1))
         else:
             report.cannot(f"CPU pass: {counters.how}")
-        files = FileCpu(others.mounts, "a comparison")
+        files = FileCpu(node.mounts, "a comparison")
         stack.callback(files.close)
         files.watch(collector.groups.by_id)
         report.add(figure(f"128 of them by files, {size}", "ms", times_ms(files.read, n), "usage and cpu.stat"))

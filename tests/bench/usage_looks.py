@@ -10,8 +10,8 @@ from tests.bench.burst import burst_node, cuts_of_a_burst
 from tests.bench.figure import at_most, figure
 from tests.bench.report import Report
 from tests.bench.steady import cpu_s
-from tests.host.burst_node import BurstNode
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.burst_node import BurstNode
 
 _OFF = {"pressure": False, "scheduler": False, "usage": False}
 _ON = {"pressure": False, "scheduler": False}

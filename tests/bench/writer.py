@@ -15,7 +15,7 @@ from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report
-from tests.host.writer_cgroups import CPUS, QUOTA, Cgroups
+from tests.host.rigs.cgroups import CPUS, QUOTA, Cgroups
 
 _PODS, _CONTAINERS = 110, 3
 

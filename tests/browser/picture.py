@@ -17,7 +17,7 @@ from pathlib import Path
 
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from tests.browser.chromium import chromium
-from tests.host.colocated_node import ColocatedNode
+from tests.host.rigs.colocated_node import ColocatedNode
 from tests.support.agent_process import AgentProcess
 
 _ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def record(kept: Path) -> Path:
     Raises:  RuntimeError: nothing was evicted.
     """
     with tempfile.TemporaryDirectory() as name, ColocatedNode(find_memory_hierarchy(), Path(name)) as busy:
-        manifest, audit = busy.manifest(Path(name) / "pods.json"), Path(name) / "audit.jsonl"
+        manifest, audit = busy.manifest(Path(name)), Path(name) / "audit.jsonl"
         with AgentProcess(busy.node, manifest, "--recorder-folder", str(kept), audit=audit) as agent:
             busy.starts()
             time.sleep(_QUIET_S)

@@ -23,10 +23,12 @@ from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
 from koordebpf.kernel.signals.interface import Backend, SignalRequest
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.units import NS_PER_S
-from tests.host.held_node import HeldNode, or_skipped
-from tests.host.usage_node import MeasuredUsage, UsageNode, made_usage_node
+from tests.host.rigs.cgroups import Cgroups, made_cgroups
+from tests.host.rigs.held_node import HeldNode
+from tests.host.rigs.live_node import or_skipped
+from tests.host.rigs.usage_node import MeasuredUsage, UsageNode, made_usage_node
 from tests.host.variants import use_changed_programs
-from tests.host.writer_cgroups import Cgroups, made_cgroups
+from tests.support.hierarchies import remove_tree
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.tracefs import NO_TRACEFS, TRACEFS, mount_tracefs
 
@@ -190,20 +192,7 @@ def remove_cgroup(path: Path, hierarchy: MemoryHierarchy) -> None:
         return
     target = KillTarget(memory_path=path, cgroup_id=cgroup_id(path), version=hierarchy.version)
     kill_cgroup(target, deadline_ns=time.monotonic_ns() + 10 * NS_PER_S)
-    for directory, _, _ in os.walk(path, topdown=False):
-        _remove_when_empty(Path(directory))
-
-
-# A process is out of cgroup.procs before it is out of the cgroup.
-def _remove_when_empty(directory: Path) -> None:
-    deadline_ns = time.monotonic_ns() + 5 * NS_PER_S
-    while True:
-        try:
-            return directory.rmdir()
-        except OSError:
-            if time.monotonic_ns() > deadline_ns:
-                raise
-            time.sleep(0.01)
+    remove_tree(path)
 
 
 @pytest.fixture
@@ -223,9 +212,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 @pytest.fixture
 def held(node: NodeCgroup) -> Iterator[HeldNode]:
     """A node with a best-effort pod that uses all CPU it gets."""
-    made = or_skipped(lambda: HeldNode(node))
-    yield made
-    made.close()
+    with or_skipped(lambda: HeldNode(node)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -241,7 +229,7 @@ def measured_usage(usage_node: UsageNode, tmp_path: Path) -> Iterator[Callable[.
     opened: list[MeasuredUsage] = []
 
     def make(applications: Mapping[str, str] | None = None, *, is_machine: bool = False) -> MeasuredUsage:
-        root = None if is_machine else usage_node.memory.path
+        root = None if is_machine else usage_node.node.path
         opened.append(MeasuredUsage(usage_node, tmp_path, applications or {}, root))
         return opened[-1]
 

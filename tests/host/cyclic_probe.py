@@ -13,7 +13,7 @@ import msgspec
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu
 from koordebpf.units import NS_PER_S
-from tests.host.cpu_cgroups import BE_ROOT, CpuNode
+from tests.host.rigs.cgroups import BE_ROOT, CpuNode
 
 LS_ROOT = "kubepods/burstable"
 _WAKE_UP = """

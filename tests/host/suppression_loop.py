@@ -21,7 +21,7 @@ from koordebpf.state.series.node import node_series
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
-from tests.host.cpu_cgroups import CpuNode
+from tests.host.rigs.cgroups import CpuNode
 from tests.support.patience import patience
 
 BY_QUOTA = ResourceThresholdStrategy(enable=True, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cfsQuota")

@@ -17,8 +17,8 @@ from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
 from koordebpf.units import MIB
 from tests.contract.apiserver import until
-from tests.host.block_node import BlockNode
 from tests.host.live_agent import LiveAgent, left_in
+from tests.host.rigs.block_node import BlockNode
 from tests.support.loop_disk import LoopDisk
 from tests.support.nodes import NodeCgroup
 
@@ -143,7 +143,7 @@ def test_a_higher_limit_of_another_process_is_set_right_and_a_lower_one_stays(
 def test_a_container_that_ends_leaves_its_part_to_the_others(blocks: BlockNode, tmp_path: Path) -> None:
     one, other = blocks.be
     arguments = blocks.arguments(tmp_path, [blocks.block(writeBPS=LIMIT)])
-    ended = [one, *(each / blocks.path(one) for each in blocks.mirrors)]
+    ended = blocks.hierarchies.everywhere(one)
     with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
         until(lambda: is_limited(blocks), lambda: f"the limits, but: {limits(blocks)}\n{agent.log}")
         for each in ended:

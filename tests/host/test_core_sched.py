@@ -17,8 +17,8 @@ from koordebpf.kernel.proc.core_sched import cookie_of
 from koordebpf.policy.hooks.writes import TaskSetting
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.host.cpu_cgroups import CpuNode, cpu_node
-from tests.host.held_node import or_skipped
+from tests.host.rigs.cgroups import CpuNode, cpu_node
+from tests.host.rigs.live_node import or_skipped
 
 
 def has_cookies() -> str | None:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.host.burst_pod_node import LIMIT_US, QUOTA, BurstPodNode
-from tests.host.held_node import or_skipped
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.burst_pod_node import LIMIT_US, QUOTA, BurstPodNode
+from tests.host.rigs.live_node import or_skipped
 from tests.support.nodes import NodeCgroup
 
 pytestmark = pytest.mark.slow
@@ -80,7 +80,7 @@ def test_the_first_step_comes_before_the_second_is_over(bursty: BurstPodNode, tm
 
 
 def test_a_calm_container_is_lowered_again(bursty: BurstPodNode, tmp_path: Path) -> None:
-    arguments = bursty.arguments(tmp_path, "{returnAfter: 2s}", **ROOM)
+    arguments = bursty.arguments(tmp_path, {"returnAfter": "2s"}, **ROOM)
     with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
         bursty.burn()
         raised(bursty, agent)
@@ -127,7 +127,7 @@ def test_a_quota_that_another_process_writes_is_left_to_it(bursty: BurstPodNode,
     with LiveAgent(tmp_path, *bursty.arguments(tmp_path, **ROOM), "--enforce") as agent:
         bursty.burn()
         raised(bursty, agent)
-        bursty.put(first, 7_000)
+        bursty.limit_cpu(first, 7_000)
         left = 'koordebpf_cpu_burst_containers{state="left"}'
         until(lambda: agent.metric(left) == 1, lambda: f"one that is left, but: {bursty.quotas}\n{agent.log}")
         time.sleep(3)
@@ -147,7 +147,7 @@ def test_kubelet_can_write_a_smaller_limit_while_unused_quota_is_saved_up(bursty
         smaller = [6_000, 3_000, 3_000]
         until(lambda: bursty.bursts == smaller, lambda: f"{smaller}, but: {bursty.bursts}\n{agent.log}")
         for directory, quota_us in zip((*bursty.containers, bursty.pod), (3_000, 3_000, 6_000), strict=True):
-            bursty.put(directory, quota_us)
+            bursty.limit_cpu(directory, quota_us)
         assert agent.stop() == 0
     assert bursty.quotas == smaller
 
@@ -158,7 +158,7 @@ def test_a_container_that_ends_during_its_burst_stops_nothing(bursty: BurstPodNo
         bursty.burn(1)
         until(lambda: bursty.quotas == [6 * LIMIT_US, 3 * LIMIT_US, 3 * LIMIT_US], "two bursts")
         bursty.calm()
-        bursty.files.vanish(bursty.containers[1])
+        bursty.hierarchies.remove(bursty.containers[1])
         bursty.burn(0)
         until(lambda: bursty.value(bursty.pod, QUOTA) == 4 * LIMIT_US, lambda: f"one burst, but: {agent.log}")
         assert agent.stop() == 0

@@ -15,10 +15,10 @@ import pytest
 
 from tests.contract.apiserver import node as node_object
 from tests.contract.apiserver import until
-from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig
 from tests.host.live_cluster import busy as refused
+from tests.host.rigs.live_node import LiveNode, burner, or_skipped, with_strategy
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
 
@@ -37,7 +37,7 @@ class BusyNode:
         self._config = folder / "config.yaml"
         self._containers: dict[str, Path] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._files: CpuFiles | None = None
+        self._files: LiveNode | None = None
 
     def add(self, name: str, *, asks: int = 0, **more: Any) -> None:
         """Make a pod that asks for so much batch-cpu."""
@@ -46,9 +46,9 @@ class BusyNode:
             self.node.pods[-1]["spec"]["containers"][0]["resources"] = {"requests": {BATCH: str(asks)}}
 
     @property
-    def files(self) -> CpuFiles:
+    def files(self) -> LiveNode:
         if self._files is None:
-            self._files = CpuFiles(self.node)
+            self._files = LiveNode(self.node)
         return self._files
 
     def burn(self, name: str) -> subprocess.Popen[bytes]:
@@ -69,7 +69,7 @@ class BusyNode:
 
     def _run(self, name: str, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         self._processes.append(process)
-        self.files.join(self._containers[name], process.pid)
+        self.files.hierarchies.join(self._containers[name], process.pid)
         return process
 
     def arguments(

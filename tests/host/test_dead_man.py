@@ -23,8 +23,8 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.thrashing_node import FILE_MIB, HELD_MIB, NODE_MIB, THRESHOLD_PERCENT, WIDE_MIB, ThrashingNode
 from tests.host.stall_windows import StallWindows
-from tests.host.thrashing_node import FILE_MIB, HELD_MIB, NODE_MIB, THRESHOLD_PERCENT, WIDE_MIB, ThrashingNode
 from tests.support.bpf_ids import OtherMap, held_by, wait_for_none
 from tests.support.nodes import MIB
 from tests.support.patience import patience

@@ -21,8 +21,8 @@ from koordebpf.units import PAGE_SHIFT
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.thrashing_node import HELD_MIB, NODE_MIB, ThrashingNode
 from tests.host.test_dead_man import order
-from tests.host.thrashing_node import HELD_MIB, NODE_MIB, ThrashingNode
 from tests.support.bpf_ids import OtherMap
 from tests.support.nodes import MIB
 from tests.support.patience import patience

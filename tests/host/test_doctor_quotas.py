@@ -19,9 +19,9 @@ from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.tools import doctor_quotas
 from koordebpf.tools.pod_explain import known_originals
 from tests.contract.apiserver import until
-from tests.host.burst_pod_node import LIMIT_US, BurstPodNode
-from tests.host.held_node import or_skipped
 from tests.host.live_agent import ROOT, LiveAgent
+from tests.host.rigs.burst_pod_node import LIMIT_US, BurstPodNode
+from tests.host.rigs.live_node import or_skipped
 from tests.support.nodes import MIB, NodeCgroup
 
 SIGNAL = "CPU quotas"
@@ -67,7 +67,7 @@ def examined(bursty: BurstPodNode, folder: Path) -> dict[str, Any] | None:
 def leave_raised(bursty: BurstPodNode) -> None:
     """As koordlet ends while the first of two containers is in a burst."""
     for directory, quota_us in ((bursty.pod, 4 * LIMIT_US), (bursty.containers[0], 3 * LIMIT_US)):
-        bursty.put(directory, quota_us)
+        bursty.limit_cpu(directory, quota_us)
 
 
 class LeftRaised(NamedTuple):

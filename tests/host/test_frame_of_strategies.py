@@ -19,7 +19,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.strategies import OWN_STRATEGIES
 from koordebpf.tools.top import one_frame as module
-from tests.host.memory_qos_node import MemoryQosNode
+from tests.host.rigs.memory_qos_node import MemoryQosNode
 from tests.host.test_proactive_reclaim import read_once, sleeper
 from tests.support.nodes import NodeCgroup
 

@@ -24,7 +24,7 @@ from jsonschema import Draft202012Validator
 
 from koordebpf.kernel.backends.select import BACKEND_VARIABLE
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from tests.host.held_node import CpuFiles, or_skipped
+from tests.host.rigs.live_node import LiveNode, or_skipped
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
 
@@ -571,13 +571,13 @@ class TestDoctor:
 
         # On v1 the node is in the memory hierarchy alone, on v2 nothing is handed down to it.
         assert not any(each["works"] for name, each in policies().items() if name != "CPU usage")
-        files = or_skipped(lambda: CpuFiles(node))
+        files = or_skipped(lambda: LiveNode(node))
         try:
             held = policies()
             assert held["cfsQuota"]["how"].startswith(f"{files.quota_file.name}, cgroup v")
             assert held["cpuset"]["works"] is ((os.cpu_count() or 1) > 2)
             assert held["cpuIdle"]["works"] and held["CPU usage"]["works"]
-            mount = files.mounts["cpu"].mount_point
+            mount = files.hierarchies.mounts["cpu"].mount_point
             script = f'mount --bind {mount} {mount} && mount -o remount,bind,ro {mount} && exec "$@"'
             quota = policies("unshare", "-m", "sh", "-c", script, "sh")["cfsQuota"]
             assert not quota["works"]

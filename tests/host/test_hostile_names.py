@@ -16,9 +16,9 @@ import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import until
-from tests.host.held_node import HeldNode
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.provoke import set_limit
+from tests.host.rigs.held_node import HeldNode
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
 
@@ -82,9 +82,7 @@ def test_cgroups_that_are_no_text_keep_no_agent_from_its_work(held: HeldNode, tm
     # GIVEN a container that makes cgroups of its own, in every hierarchy
     names = [b"\xff\xfe", b"\x1b[2J", "\u202e".encode()]
     made: list[Path] = []
-    mounts = {mount.mount_point for mount in held.files.mounts.values()}
-    below = [mount / held.files.relative(held.container) for mount in mounts]
-    for directory in {held.container, *below}:
+    for directory in held.hierarchies.everywhere(held.container):
         made += [directory / os.fsdecode(name) for name in names]
     with contextlib.ExitStack() as stack:
         for each in made:

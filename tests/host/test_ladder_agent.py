@@ -17,8 +17,8 @@ from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 from koordebpf.policy.ladder_settings import Rung
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.host.held_node import CpuFiles
 from tests.host.live_agent import ROOT, LiveAgent
+from tests.host.rigs.live_node import LiveNode
 from tests.support.loads.workloads import Hog
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
@@ -35,9 +35,9 @@ class Ladder:
         self.node = node
         (self.container,) = node.add_pod("be")
         node.add_pod("ls", be=False)
-        self._files = CpuFiles(node, mounts)
+        self._files = LiveNode(node, mounts)
         self.version = node.version
-        pod = self._files.relative(self.container.parent)
+        pod = self._files.hierarchies.relative(self.container.parent)
         self.pod = self.container.parent
         if self.version == 2:
             self.brake, self.freezer = self.pod / "memory.high", self.pod / "cgroup.freeze"

@@ -32,10 +32,10 @@ from koordebpf.state.outcome import Result
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import remove_cgroup
-from tests.host.writer_cgroups import QUOTA, Cgroups, desired
+from tests.host.rigs.cgroups import QUOTA, Cgroups, desired
+from tests.support.hierarchies import remove_when_empty
 from tests.support.loads.workloads import Holder
 from tests.support.nodes import MIB, NodeCgroup
-from tests.support.other_hierarchies import removed
 
 UID = "9b1b0e0e-0000-4000-8000-00000000dead"
 HELD_MIB = 192
@@ -102,8 +102,8 @@ class LimitedPod:
         remove_cgroup(self.memory, self.hierarchy)
         others = [self.cpu, self.freezer] if self.version == 1 else []  # v2 has one hierarchy
         for base in filter(None, others):
-            removed(base / "c")
-            removed(base)
+            remove_when_empty(base / "c")
+            remove_when_empty(base)
             for path in base.parents:  # as far as they are this test's
                 with contextlib.suppress(OSError):
                     path.rmdir()

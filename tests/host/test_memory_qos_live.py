@@ -12,7 +12,7 @@ from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.host.memory_qos_node import HIGH, LOW, LS, REQUEST, SOFT, MemoryQosNode
+from tests.host.rigs.memory_qos_node import HIGH, LOW, LS, REQUEST, SOFT, MemoryQosNode
 from tests.host.test_runtime_hooks import explained
 from tests.support.nodes import NodeCgroup
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.contract.apiserver import until
-from tests.host.held_node import HeldNode
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.held_node import HeldNode
 from tests.support.new_strategy import copy_with_strategy, koordebpf_in
 
 
 @pytest.mark.slow
 def test_it_writes_and_all_of_it_is_recorded(held: HeldNode, tmp_path: Path) -> None:
     package = copy_with_strategy(tmp_path / "package")
-    mount = held.files.mounts["cpu"]
-    file = held.files.be_root / ("cpu.shares" if mount.version == 1 else "cpu.weight")
+    mount = held.hierarchies.mounts["cpu"]
+    file = held.be_root / ("cpu.shares" if mount.version == 1 else "cpu.weight")
     before, frames = file.read_bytes(), tmp_path / "frames"
     config = tmp_path / "config.yaml"
     config.write_text(

@@ -15,9 +15,9 @@ import pytest
 from koordebpf.units import MIB
 from tests.contract.apiserver import until
 from tests.contract.nri_runtime import NRI, NriRuntimeServer
-from tests.host.held_node import or_skipped
-from tests.host.hook_node import QUOTA, HookNode
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.hook_node import QUOTA, HookNode
+from tests.host.rigs.live_node import or_skipped
 from tests.support.nodes import NodeCgroup
 from tests.support.patience import patience
 

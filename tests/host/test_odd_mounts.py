@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.apiserver import until
-from tests.host.held_node import HeldNode
 from tests.host.live_agent import ROOT, LiveAgent
+from tests.host.rigs.held_node import HeldNode
 from tests.support.values.sub_paths import SUB_PATHS
 
 _BIND = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'

@@ -11,8 +11,8 @@ import pytest
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.host.page_cache_node import NODE_BYTES, PageCacheNode, ended
 from tests.host.paging_probe import refaults
+from tests.host.rigs.page_cache_node import NODE_BYTES, PageCacheNode, ended
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
 

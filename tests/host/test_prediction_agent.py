@@ -14,7 +14,7 @@ from koordebpf.state.prediction.checkpoint import decode_checkpoint
 from koordebpf.state.prediction.models import restored_model
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
-from tests.host.usage_node import UsageNode, uid_of
+from tests.host.rigs.usage_node import UsageNode, uid_of
 
 PERIOD_S = 5
 RUNS = Path(__file__).parents[1] / "golden/prediction/koordlet-histograms.jsonl"
@@ -46,7 +46,7 @@ def test_models_of_koordlet_and_of_the_agent_before_are_the_start(
     # GIVEN a node with a pod that uses a core, as far as there is one
     (container,) = usage_node.add_pod("busy")
     usage_node.burn(container)
-    node, uid = usage_node.memory, uid_of(usage_node, "busy")
+    node, uid = usage_node.node, uid_of(usage_node, "busy")
     manifest = node.write_manifest(tmp_path / "pods.json")
     arguments = ("--pods", manifest, "--node-cgroup", node.path, "--config", config_of(tmp_path, theirs))
     # AND an agent that only watches: it reads and writes nothing

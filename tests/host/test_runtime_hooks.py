@@ -16,9 +16,9 @@ from koordebpf.kernel.cgroup.files import settled
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.host.held_node import or_skipped
-from tests.host.hook_node import CPUS, IDLE, LIMIT, QUOTA, SHARES, HookNode
 from tests.host.live_agent import LiveAgent, left_in
+from tests.host.rigs.hook_node import CPUS, IDLE, LIMIT, QUOTA, SHARES, HookNode
+from tests.host.rigs.live_node import or_skipped
 from tests.support.nodes import NodeCgroup
 
 pytestmark = pytest.mark.slow
@@ -120,7 +120,7 @@ def test_a_directory_that_suppression_holds_by_quota_has_no_quotas_below(hooks: 
     arguments = hooks.arguments(tmp_path, gates, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cfsQuota")
     with LiveAgent(tmp_path, *arguments, "--enforce") as agent:
         until(lambda: hooks.value(hooks.pod("be"), LIMIT) == 128 * MIB, lambda: f"the limit, but: {agent.log}")
-        until(lambda: hooks.files.quota_file.read_text() not in ("-1\n", "max 100000\n"), "the directory's quota")
+        until(lambda: hooks.quota_file.read_text() not in ("-1\n", "max 100000\n"), "the directory's quota")
         assert [hooks.value(each, QUOTA) for each in (hooks.pod("be"), *hooks.be)] == [None] * 3
         # WHEN the directory is held by cpuset, and pods by their own quotas
         hooks.write(tmp_path, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cpuset")
@@ -198,7 +198,7 @@ class TestOomScores:
         made = []
         for directory in (hooks.be[0], hooks.be[0], hooks.be[1], hooks.lsr[0]):
             made.append(subprocess.Popen(["sleep", "600"]))
-            hooks.files.join(directory, made[-1].pid)
+            hooks.hierarchies.join(directory, made[-1].pid)
         yield made
         for each in made:
             each.kill()
@@ -274,12 +274,12 @@ def test_quotas_of_pods_fit_below_the_directory_that_an_operator_holds_by_quota(
     before = hooks.texts(batch_files(hooks))
     manifest = hooks.write(tmp_path, cpuSuppressThresholdPercent=0, cpuSuppressPolicy="cpuset")
     arguments = ("--pods", manifest, "--node-cgroup", hooks.node.path, "--config", config, "--enforce")
-    root = hooks.files.be_root.relative_to(hooks.files.mounts["cpu"].mount_point)
+    root = hooks.path(hooks.node.path / "kubepods/besteffort")
     with LiveAgent(tmp_path, *arguments) as agent:
         until(lambda: hooks.value(hooks.pod("be"), LIMIT) == 128 * MIB, lambda: f"the limit, but: {agent.log}")
 
         def quotas() -> list[int]:
-            found = [hooks.places.parse((str(root), QUOTA), hooks.files.quota_file.read_text())]
+            found = [hooks.places.parse((root, QUOTA), hooks.quota_file.read_text())]
             found += [hooks.value(each, QUOTA) for each in (hooks.pod("be"), hooks.be[0])]
             return [each for each in found if isinstance(each, int)]
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,8 @@ import pytest
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_controllers
 from koordebpf.policy.ladder_settings import Rung
 from tests.conftest import OTHER_MACHINE
-from tests.host.held_node import CpuFiles
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.live_node import LiveNode
 from tests.support.loads.workloads import BUILD, Hog
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
@@ -126,11 +126,11 @@ def test_a_milder_rung_has_the_whole_window_to_help_before_the_eviction(thrashin
     if missing := [name for name in wanted if name not in mounts]:
         pytest.skip(f"{OTHER_MACHINE}it has no {' and no '.join(missing)} controller")
     with (
-        closing(CpuFiles(thrashing.node, {name: mounts[name] for name in wanted})) as files,
+        LiveNode(thrashing.node, wanted) as live,
         start(thrashing, tmp_path, Rung.FREEZE, Rung.EVICT) as agent,
     ):
         _, reader = thrashing.both_read()
-        files.join(thrashing.reader, reader.pid)
+        live.hierarchies.join(thrashing.reader, reader.pid)
         agent.said("freezes default/reader", timeout_s=90)
         assert agent.plans() == [] or all(each["result"] == "held" for each in agent.plans()[-1]["outcomes"])
         since = time.monotonic()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.apiserver import until
-from tests.host.held_node import HeldNode
 from tests.host.live_agent import LiveAgent, left_in
+from tests.host.rigs.held_node import HeldNode
 from tests.support.followed import Followed
 from tests.support.patience import patience
 

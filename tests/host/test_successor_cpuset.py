@@ -12,22 +12,22 @@ import pytest
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.host.held_node import CpuFiles, burner, or_skipped, with_strategy
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.live_node import LiveNode, burner, or_skipped, with_strategy
 from tests.support.nodes import NodeCgroup
 
 FIELDS = {"cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": "cpuset"}
 
 
 @pytest.fixture
-def files(node: NodeCgroup) -> Iterator[CpuFiles]:
+def files(node: NodeCgroup) -> Iterator[LiveNode]:
     """A node with a best-effort pod that is at work, on a machine of which two CPUs are not all."""
     if (os.cpu_count() or 1) < 3:
         pytest.skip(f"{OTHER_MACHINE}best-effort pods keep two CPUs, and it has no more")
     (container,) = node.add_pod("be")
-    made = or_skipped(lambda: CpuFiles(node))
+    made = or_skipped(lambda: LiveNode(node))
     process = burner()
-    made.join(container, process.pid)
+    made.hierarchies.join(container, process.pid)
     yield made
     process.kill()
     process.wait()
@@ -47,10 +47,10 @@ def writes(agent: LiveAgent, file: Path) -> list[dict[str, str]]:
 
 
 def test_a_successor_takes_over_the_cpus_and_never_gives_all_of_them(
-    node: NodeCgroup, files: CpuFiles, tmp_path: Path
+    node: NodeCgroup, files: LiveNode, tmp_path: Path
 ) -> None:
-    mount, online = files.mounts["cpuset"], os.cpu_count() or 1
-    file = mount.mount_point / files.relative(node.path / "kubepods" / "besteffort") / "cpuset.cpus"
+    mount, online = files.hierarchies.mounts["cpuset"], os.cpu_count() or 1
+    file = mount.mount_point / files.hierarchies.relative(node.path / "kubepods" / "besteffort") / "cpuset.cpus"
     effective = file.with_name("cpuset.effective_cpus" if mount.version == 1 else "cpuset.cpus.effective")
     before = effective.read_bytes()
     manifest = with_strategy(node.write_manifest(tmp_path / "pods.json"), FIELDS)

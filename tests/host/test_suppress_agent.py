@@ -15,8 +15,9 @@ import pytest
 
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import until
-from tests.host.held_node import HeldNode, burner
 from tests.host.live_agent import ROOT, LiveAgent, left_in
+from tests.host.rigs.held_node import HeldNode
+from tests.host.rigs.live_node import burner
 
 
 def lines_of(agent: LiveAgent) -> list[dict[str, dict[str, str]]]:
@@ -65,7 +66,7 @@ def test_a_file_is_written_once_a_second_at_most(held: HeldNode, tmp_path: Path)
     # GIVEN a latency-sensitive pod that works, too, on a machine whose other load is not the same for two seconds
     (container,) = (path for path in held.node.pod_paths["ls"].iterdir() if path.is_dir())
     other = burner()
-    held.files.join(container, other.pid)
+    held.hierarchies.join(container, other.pid)
     try:
         with LiveAgent(tmp_path, *held.arguments(tmp_path), "--enforce") as agent:
             agent.said(str(held.quota_file))
@@ -230,5 +231,5 @@ def test_a_frame_of_the_node_shows_what_would_be_held(held: HeldNode, tmp_path: 
     page = subprocess.run(command, cwd=ROOT, input=frame, capture_output=True, check=True).stdout.decode()
     assert "BECPUSuppress\n  capacity " in page
     assert "  by cfsQuota: quota " in page
-    path = held.quota_file.parent.relative_to(held.files.mounts["cpu"].mount_point)
+    path = held.quota_file.parent.relative_to(held.hierarchies.mounts["cpu"].mount_point)
     assert re.search(rf"cpu\.cfs_quota_us no limit → \d+ µs: {path}", " ".join(page.split()))

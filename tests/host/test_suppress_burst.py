@@ -10,7 +10,7 @@ import pytest
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from tests.conftest import OTHER_MACHINE
-from tests.host.cpu_cgroups import BE_ROOT, cpu_node
+from tests.host.rigs.cgroups import BE_ROOT, cpu_node
 from tests.host.suppression_loop import BY_QUOTA, SuppressionLoop
 
 BURST, QUOTA = CgroupFile.CPU_BURST, CgroupFile.CPU_QUOTA

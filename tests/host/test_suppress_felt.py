@@ -14,8 +14,8 @@ from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from tests.bench.figure import percentile
 from tests.conftest import OTHER_MACHINE
-from tests.host.cpu_cgroups import BE_ROOT, CpuNode, cpu_node
 from tests.host.cyclic_probe import Felt, felt
+from tests.host.rigs.cgroups import BE_ROOT, CpuNode, cpu_node
 from tests.host.suppression_loop import SuppressionLoop
 
 LS = "kubepods/burstable/podls-1/c1"

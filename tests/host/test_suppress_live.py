@@ -23,8 +23,8 @@ from koordebpf.state.cpu.measured import CpuUsage
 from koordebpf.state.series.node import node_series
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
-from tests.host.cpu_cgroups import BE_ROOT, CpuNode, cpu_node
 from tests.host.provoke import MACHINE_BYTES, MIB
+from tests.host.rigs.cgroups import BE_ROOT, CpuNode, cpu_node
 from tests.host.suppression_loop import BY_QUOTA, SuppressionLoop
 from tests.support.patience import patience
 
@@ -40,7 +40,7 @@ def node() -> Iterator[CpuNode]:
         pytest.skip("needs root: it makes cgroups")
     try:
         with cpu_node() as made:
-            made.outweigh()
+            made.hierarchies.outweigh()
             yield made
     except (SupportError, KeyError, OSError) as error:
         pytest.skip(f"{OTHER_MACHINE}it has no cpu and cpuset hierarchies that can be written: {error}")
@@ -166,7 +166,7 @@ def test_a_burst_is_reported_before_the_window_is_full(node):
 def test_a_pod_that_vanishes_is_left_out(node, suppression):
     suppression.view(BY_QUOTA)
     for path in ("kubepods/burstable/podls-1/c1", "kubepods/burstable/podls-1", f"{BE_ROOT}/podbe-1/c1"):
-        node.vanish(path)
+        node.remove(path)
     time.sleep(0.05)
     assert {pod.uid for pod in suppression.view(BY_QUOTA).cpu.measured.usage.pods} == {"be-1"}
     # Its set is read in turn, not in each round; an agent, which hears of its end, does not have it read again.

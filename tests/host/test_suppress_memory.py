@@ -12,8 +12,9 @@ import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.conftest import OTHER_MACHINE
-from tests.host.held_node import HeldNode, or_skipped
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.held_node import HeldNode
+from tests.host.rigs.live_node import or_skipped
 from tests.host.test_suppress_agent import lines_of
 from tests.support.loads.workloads import BUILD, Hog
 from tests.support.nodes import MIB, NodeCgroup

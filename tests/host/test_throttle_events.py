@@ -14,8 +14,8 @@ from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.host.burst_pod_node import QUOTA, BurstPodNode
-from tests.host.held_node import or_skipped
+from tests.host.rigs.burst_pod_node import QUOTA, BurstPodNode
+from tests.host.rigs.live_node import or_skipped
 from tests.support.nodes import NodeCgroup
 
 
@@ -71,8 +71,8 @@ def test_what_there_is_no_room_for_is_counted(events: ThrottleEvents) -> None:
 @pytest.mark.usefixtures("events")  # skipped where there are none
 def test_the_thread_wakes_the_loop_and_reads_no_file(throttled: BurstPodNode) -> None:
     woken: list[float] = []
-    with ThrottleWatch(throttled.files.mounts, lambda: woken.append(time.monotonic())) as watch:
-        watch.watched = {str(throttled.files.relative(each)): 5_000 for each in throttled.containers}
+    with ThrottleWatch(throttled.hierarchies.mounts, lambda: woken.append(time.monotonic())) as watch:
+        watch.watched = {throttled.path(each): 5_000 for each in throttled.containers}
         watch.start()
         throttled.burn(0)
         until(watch.take, "a wake")

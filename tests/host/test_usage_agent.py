@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.host.usage_node import UsageNode
+from tests.host.rigs.usage_node import UsageNode
 from tests.support.agent_process import AgentProcess
 
 
@@ -14,9 +14,9 @@ from tests.support.agent_process import AgentProcess
 def test_several_gates_open_the_series_once(usage_node: UsageNode, tmp_path) -> None:
     (container,) = usage_node.add_pod("busy")
     usage_node.burn(container)
-    manifest = usage_node.memory.write_manifest(tmp_path / "pods.json")
+    manifest = usage_node.node.write_manifest(tmp_path / "pods.json")
     gates = ("--feature-gates", "UsageSeries=true,PSICollector=true")
-    with AgentProcess(usage_node.memory, manifest, *gates) as agent:
+    with AgentProcess(usage_node.node, manifest, *gates) as agent:
         time.sleep(4)
         said = [line for line in agent.log if "measured by" in line]
         wrong = [line for line in agent.log if " W " in line or " E " in line]

@@ -16,7 +16,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
 from koordebpf.kernel.proc.meminfo import Meminfo
 from tests.conftest import OTHER_MACHINE
-from tests.host.usage_node import HELD, MeasuredUsage, UsageNode, group_of, uid_of
+from tests.host.rigs.usage_node import HELD, MeasuredUsage, UsageNode, group_of, uid_of
 
 Make = Callable[..., MeasuredUsage]
 
@@ -31,7 +31,7 @@ def groups(node: UsageNode, *paths: Path) -> dict[int, UsageGroup]:
 
 def scanned(node: UsageNode) -> ScannedCpu:
     try:
-        return ScannedCpu(node.mounts, relative(node, node.memory.path))
+        return ScannedCpu(node.mounts, relative(node, node.node.path))
     except SupportError as error:
         pytest.skip(f"{OTHER_MACHINE}its kernel has no such pass: {error}")
 
@@ -42,7 +42,7 @@ def test_one_pass_equals_the_files(usage_node: UsageNode) -> None:
     pod = container.parent
     pass_ = scanned(usage_node)
     try:
-        paths = (container, pod, pod.parent, pod.parent.parent, usage_node.memory.path, idle)
+        paths = (container, pod, pod.parent, pod.parent.parent, usage_node.node.path, idle)
         pass_.watch(groups(usage_node, *paths))
         burning = usage_node.burn(container)
         for _ in range(23):
@@ -170,7 +170,7 @@ def test_files_are_read_in_turn(usage_node: UsageNode) -> None:
         first, second = files.read().usage_ns.keys(), files.read().usage_ns.keys()
         assert len(first) == len(second) == 128
         assert first | second == its.keys()
-        usage_node.remove(paths[0])
+        usage_node.hierarchies.remove(paths[0])
         left = its.keys() - {next(iter(its))}
         assert files.read().usage_ns.keys() | files.read().usage_ns.keys() == left
     finally:
@@ -185,9 +185,9 @@ def test_a_cgroup_that_is_made_again_is_found_again(usage_node: UsageNode) -> No
         pass_.watch(its)
         (group,) = its
         assert pass_.read().usage_ns.keys() == {group}
-        usage_node.remove(container)
+        usage_node.hierarchies.remove(container)
         assert pass_.read().usage_ns == {}
-        usage_node.make(container)
+        usage_node.hierarchies.make(container)
         assert pass_.read().usage_ns.keys() == {group}
         # Another group: its row was that of one that is gone.
         (other,) = usage_node.add_pod("other")
@@ -219,9 +219,9 @@ def test_more_cgroups_than_rows_leave_the_first_ones_measured(
 def test_host_applications_are_measured_and_are_no_part_of_the_system(
     usage_node: UsageNode, measured_usage: Make
 ) -> None:
-    directory = usage_node.memory.path / "system" / "nginx"
-    usage_node.make(directory.parent)
-    usage_node.make(directory)
+    directory = usage_node.node.path / "system" / "nginx"
+    usage_node.hierarchies.make(directory.parent)
+    usage_node.hierarchies.make(directory)
     usage_node.burn(directory)
     time.sleep(0.5)
     its = measured_usage({"system/nginx": "nginx", "system/absent": "absent"})
@@ -245,7 +245,7 @@ def test_a_container_that_makes_cgroups_of_its_own_changes_nothing_for_others(
     (hostile,) = usage_node.add_pod("hostile")
     (good,) = usage_node.add_pod("good")
     for number in range(200):
-        usage_node.make(hostile / f"nested-{number}")
+        usage_node.hierarchies.make(hostile / f"nested-{number}")
     nested = hostile / "nested-0"
     usage_node.burn(nested)
     usage_node.burn(good)
@@ -289,8 +289,8 @@ def test_a_pod_that_is_gone_gets_no_more_samples(usage_node: UsageNode, measured
     usage_node.add_pod("stays")
     its = measured_usage()
     its.rounds(2)
-    usage_node.remove(container)
-    usage_node.remove(container.parent)
+    usage_node.hierarchies.remove(container)
+    usage_node.hierarchies.remove(container.parent)
     started_ns = time.monotonic_ns()
     its.rounds(2)
     assert its.count(started_ns, "pod_cpu_usage", uid_of(usage_node, "short")) == 0
@@ -307,7 +307,7 @@ def test_pressure_of_a_container_is_what_its_files_say(usage_node: UsageNode) ->
         usage_node.burn(container)
     time.sleep(5)
     (group,) = groups(usage_node, container).values()
-    reader = FilePressure(open_scope(usage_node.hierarchy, usage_node.memory.path))
+    reader = FilePressure(open_scope(usage_node.hierarchy, usage_node.node.path))
     try:
         # The kernel works the averages out each two seconds: between two equal readings they did not change.
         for _ in range(10):
@@ -361,7 +361,7 @@ def test_the_machine_is_measured_as_its_files_say_and_the_system_is_the_rest(
 @pytest.mark.slow
 def test_counters_that_are_added_up_meanwhile_do_not_run_backwards(usage_node: UsageNode) -> None:
     containers = usage_node.add_pod("busy", containers=3)
-    paths = [*containers, containers[0].parent, usage_node.memory.path / "kubepods", usage_node.memory.path]
+    paths = [*containers, containers[0].parent, usage_node.node.path / "kubepods", usage_node.node.path]
     pass_ = scanned(usage_node)
     try:
         pass_.watch(groups(usage_node, *paths))
@@ -369,7 +369,7 @@ def test_counters_that_are_added_up_meanwhile_do_not_run_backwards(usage_node: U
             usage_node.burn(path)
         # On v2 each reading of cpu.stat adds up what the CPUs counted, below the pass's hands.
         files = " ".join(str(path) for path in usage_node.stat_files(paths))
-        reader = usage_node.run(containers[0], "sh", "-c", f"while :; do cat {files} > /dev/null; done")
+        reader = usage_node.start(containers[0], "sh", "-c", f"while :; do cat {files} > /dev/null; done")
         time.sleep(0.5)
         last = pass_.read().usage_ns
         deadline, compared, back = time.monotonic() + 5, 0, 0

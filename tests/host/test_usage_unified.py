@@ -17,7 +17,7 @@ from koordebpf.collect.usage.groups import UsageGroup
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 from tests.conftest import OTHER_MACHINE
-from tests.support.other_hierarchies import removed
+from tests.support.hierarchies import remove_when_empty
 
 LEAVES = ("pod/c1", "pod/c2", "other")
 TREE = ("", "pod", *LEAVES)
@@ -42,7 +42,7 @@ def unified(tmp_path: Path) -> Iterator[Path]:
         yield top
     finally:
         for name in reversed(TREE):
-            removed(top / name)
+            remove_when_empty(top / name)
         subprocess.run(["umount", tmp_path], check=True)
 
 

@@ -22,10 +22,11 @@ from koordebpf.report.prom.wake import WakeMetrics
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
-from tests.host.burst_node import BurstNode
-from tests.host.held_node import burner, or_skipped
 from tests.host.live_agent import LiveAgent
+from tests.host.rigs.burst_node import BurstNode
+from tests.host.rigs.live_node import burner, or_skipped
 from tests.support.bpf_ids import existing, held_by, program, runs_counted, wait_for_none
+from tests.support.hierarchies import remove_when_empty
 from tests.support.loads.ping_pong import ping_pong
 from tests.support.nodes import NodeCgroup
 from tests.support.patience import patience
@@ -45,15 +46,7 @@ def sides(require_root: None) -> Iterator[tuple[Path, Path]]:
         path.mkdir()
     yield made[0], made[1]
     for path in made:
-        until(lambda path=path: _is_removed(path), f"{path} is empty")
-
-
-def _is_removed(path: Path) -> bool:
-    try:
-        path.rmdir()
-    except OSError:  # EBUSY: a process is still leaving
-        return False
-    return True
+        remove_when_empty(path)
 
 
 @pytest.fixture
@@ -231,7 +224,7 @@ def burst_until_woken(bursting: BurstNode, agent: LiveAgent) -> list[dict[str, s
             for worker in bursting.workers:
                 worker.work(1.0)
         time.sleep(0.05)
-        woken = woken_writes(agent, bursting.files.quota_file)
+        woken = woken_writes(agent, bursting.quota_file)
     return woken
 
 

@@ -20,7 +20,7 @@ from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.units import MIB, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.one_file import ERRORS, MOMENTS, killed_at_write
-from tests.host.writer_cgroups import Cgroups, desired, made_cgroups
+from tests.host.rigs.cgroups import Cgroups, desired, made_cgroups
 from tests.support.loop_disk import LoopDisk
 
 POD, OTHER = "pod", "other"

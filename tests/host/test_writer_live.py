@@ -19,7 +19,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, parse_cpu_list
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
-from tests.host.writer_cgroups import CPUS, IDLE, QUOTA, SHARES, TREE, Cgroups, be_tree, desired, two_cpus
+from tests.host.rigs.cgroups import CPUS, IDLE, QUOTA, SHARES, TREE, Cgroups, be_tree, desired, two_cpus
 
 REFRESH_NS = 10 * NS_PER_S
 HOUR_NS = 3600 * NS_PER_S

@@ -18,7 +18,7 @@ from koordebpf.agent.lifecycle.stale_state import left_behind
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.kernel.io.loop import Loop
 from tests.conftest import OTHER_MACHINE
-from tests.host.writer_cgroups import QUOTA, SHARES, Cgroups, desired
+from tests.host.rigs.cgroups import QUOTA, SHARES, Cgroups, desired
 
 POD, BE = "be/pod", "be"
 OWN_US, BRAKE_US, HELD_US = 200_000, 10_000, 50_000

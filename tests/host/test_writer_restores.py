@@ -15,7 +15,7 @@ from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.provoke import MACHINE_BYTES, MIB
-from tests.host.writer_cgroups import CPUS, QUOTA, SHARES, TREE, Cgroups, be_tree, desired, two_cpus
+from tests.host.rigs.cgroups import CPUS, QUOTA, SHARES, TREE, Cgroups, be_tree, desired, two_cpus
 
 REFRESH_NS = 10 * NS_PER_S
 

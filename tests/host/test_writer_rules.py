@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroup.files import CgroupFile, format_value, parse_cpu_list
-from tests.host.writer_cgroups import CPUS, Cgroups, made_cgroups
+from tests.host.rigs.cgroups import CPUS, Cgroups, made_cgroups
 from tests.support.values.cpuset_rules import CpusetTree
 
 _TREE = ("a", "a/b", "a/b/c", "a/d")

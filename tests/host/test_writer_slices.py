@@ -15,7 +15,7 @@ from koordebpf.act.writer.restore import restore
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.host.writer_cgroups import QUOTA, Cgroups, desired
+from tests.host.rigs.cgroups import QUOTA, Cgroups, desired
 
 SLICE, OTHER = "be.slice", "be"
 HELD_US, OWN_US = 50_000, 90_000

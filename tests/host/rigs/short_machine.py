@@ -9,8 +9,9 @@ from pathlib import Path
 
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy
 from tests.contract.apiserver import until
-from tests.host.thrashing_node import WalkedNode
-from tests.support.loads.workloads import BUILD, Holder
+from tests.host.rigs.live_node import write_config
+from tests.host.rigs.thrashing_node import WalkedNode
+from tests.support.loads.workloads import BUILD
 from tests.support.nodes import MIB
 
 THRESHOLD_PERCENT = 70
@@ -77,8 +78,10 @@ class ShortMachine(WalkedNode):
 
     def __init__(self, hierarchy: MemoryHierarchy) -> None:
         super().__init__(hierarchy, _NO_LIMIT, THRESHOLD_PERCENT)
+
+    def fill(self) -> None:
         self.cgroup_root = f"/{self.node.path.name}"
-        (self.ls,) = self.node.add_pod("ls", be=False)
+        (self.ls,) = self.add_pod("ls", be=False)
         self.be = self.ls
         self._limited_mib = available_mib() - _RESERVED_MIB if _RESERVED_MIB else None
         if self._limited_mib is not None:
@@ -100,12 +103,11 @@ class ShortMachine(WalkedNode):
 
     def has_hog(self, name: str) -> None:
         """Give it a best-effort pod that holds a little."""
-        (self.be,) = self.node.add_pod(name)
+        (self.be,) = self.add_pod(name)
         self._hold(EARLY_MIB, waits=True)
 
     def _hold(self, mib: int, *, waits: bool) -> None:
-        self.holders.append(Holder(self.be, "anon", mib, "--hold", str(_LONG_S), waits=waits))
-        score(self.holders[-1].process.pid, _BE_SCORE)
+        score(self.holds(self.be, mib, _LONG_S, waits=waits).process.pid, _BE_SCORE)
 
     def loses_hog(self, name: str) -> None:
         """Take the pod away, whatever is left of it."""
@@ -118,9 +120,8 @@ class ShortMachine(WalkedNode):
         """Have the latency-sensitive pod read its files for as long as this is open."""
         for _ in range(2):
             # In memory a file is walked through without a pause: not at the cost of who is to take the memory.
-            walk = [BUILD / "thrash", "/var/tmp", FILE_MIB, _LONG_S, self.ls / "cgroup.procs", "recent"]
-            command = ["nice", "-n", "19", *map(str, walk)]
-            self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            walk = (BUILD / "thrash", "/var/tmp", FILE_MIB, _LONG_S, self.ls / "cgroup.procs", "recent")
+            self.walkers.append(self.spawn("nice", "-n", 19, *walk, stdout=subprocess.DEVNULL))
             score(self.walkers[-1].pid, _LS_SCORE)
         until(lambda: self.node.usage_bytes() > 2 * FILE_MIB * MIB, "files in memory", 60)
 
@@ -140,10 +141,7 @@ class ShortMachine(WalkedNode):
 
     def arguments(self, folder: Path, action: str) -> list[object]:
         """Return an agent's arguments, with the dead man's switch."""
-        config = folder / "config.yaml"
-        config.write_text(
-            f"apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\ndeadMan: {{action: {action}}}\n"
-        )
+        config = write_config(folder, deadMan={"action": action})
         given = ["--config", config, "--pods", self.write_manifest(folder), "--cgroup-root", self.cgroup_root]
         given += ["--executor", "cgroup", "--evictions-per-minute", "1000", "--feature-gates", "BECPUSuppress=false"]
         return [*given, "--enforce"]

@@ -9,33 +9,29 @@ from typing import Any
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.units import MIB
-from tests.host.node_files import NodeFiles, write_manifest
+from tests.host.rigs.live_node import LiveNode
 from tests.support.nodes import NodeCgroup
 
 MIN, LOW, HIGH = CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW, CgroupFile.MEMORY_HIGH
 SOFT = CgroupFile.MEMORY_SOFT_LIMIT
 REQUEST = 64 * MIB
 LS = {"enable": True, "minLimitPercent": 25, "lowLimitPercent": 50, "throttlingPercent": 50}
-_CONFIG = """apiVersion: koordebpf.io/v1alpha1
-kind: AgentConfiguration
-strategies: {memoryQos: {softLimits: %s}}
-featureGates: {BECPUSuppress: false, BEMemoryEvict: false, CgroupReconcile: %s}
-"""
 
 
-class MemoryQosNode(NodeFiles):
+class MemoryQosNode(LiveNode):
     """Pod `ls` requests 64 MiB of 128 MiB, pod `be` as much batch memory."""
 
     def __init__(self, node: NodeCgroup) -> None:
-        super().__init__()
-        self.node = node
+        super().__init__(node, ())
+
+    def fill(self) -> None:
         self.version = self.places.versions["memory"]
-        (self.ls,) = node.add_pod("ls", be=False)
-        (self.be,) = node.add_pod("be")
-        for pod, resource in zip(node.pods, ("memory", "kubernetes.io/batch-memory"), strict=True):
+        (self.ls,) = self.add_pod("ls", be=False)
+        (self.be,) = self.add_pod("be")
+        for pod, resource in zip(self.node.pods, ("memory", "kubernetes.io/batch-memory"), strict=True):
             (container,) = pod["spec"]["containers"]
             container["resources"] = {"requests": {resource: REQUEST}, "limits": {resource: 2 * REQUEST}}
-        self.kubepods = node.path / "kubepods"
+        self.kubepods = self.node.path / "kubepods"
 
     def annotate(self, name: str, own: object) -> None:
         (pod,) = [each for each in self.node.pods if each["metadata"]["name"] == name]
@@ -48,14 +44,16 @@ class MemoryQosNode(NodeFiles):
         return {str(self.file(each, file)): self.file(each, file).read_text() for each in levels for file in files}
 
     def arguments(self, folder: Path, *, gate: bool = True, soft: bool = True, **classes: Any) -> tuple[object, ...]:
-        config = folder / "config.yaml"
-        config.write_text(_CONFIG % (str(soft).lower(), str(gate).lower()))
-        return "--pods", self.write(folder, **classes), "--node-cgroup", self.node.path, "--config", config
+        return self.agent_arguments(
+            self.write(folder, **classes),
+            strategies={"memoryQos": {"softLimits": soft}},
+            featureGates={"BECPUSuppress": False, "BEMemoryEvict": False, "CgroupReconcile": gate},
+        )
 
     def write(self, folder: Path, **classes: Mapping[str, object]) -> Path:
         """Write the pods as they are now, and a NodeSLO with memoryQOS of these classes; `ls` as above by default."""
         strategy = {f"{name}Class": {"memoryQOS": each} for name, each in (classes or {"ls": LS}).items()}
-        return write_manifest(self.node, folder, resourceQOSStrategy=strategy)
+        return self.write_manifest(folder, resourceQOSStrategy=strategy)
 
     def is_protected(self) -> bool:
         """Tell whether each file holds what `LS` and the requests come to."""

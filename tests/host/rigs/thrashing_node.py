@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
-from koordebpf.kernel.io.closing import Closing
 from tests.contract.apiserver import until
+from tests.host.rigs.live_node import LiveNode
 from tests.support.loads.workloads import BUILD, Holder
 from tests.support.nodes import MIB, NodeCgroup
 
@@ -20,7 +20,7 @@ HELD_MIB = 190  # 74 %; 66 MiB are left for files of 128
 FILE_MIB = 128
 EARLY_MIB = 40  # of what is held: who has none is no victim
 _WALK_S = 120
-_HOLD_S = "600"  # an emulated machine takes a minute to start an agent
+_HOLD_S = 600  # an emulated machine takes a minute to start an agent
 # For the multi-generational LRU pages without recency are none to wait for: tests/workloads/thrash.c.
 _RECENT = ("recent",) if Path("/sys/kernel/mm/lru_gen").exists() else ()
 
@@ -46,7 +46,7 @@ while True:
 """
 
 
-class WalkedNode(Closing):
+class WalkedNode(LiveNode):
     """A node with a pod that walks through files, and one that holds memory.
 
     Args:
@@ -55,22 +55,16 @@ class WalkedNode(Closing):
     """
 
     def __init__(self, hierarchy: MemoryHierarchy, limit_bytes: int, threshold_percent: int) -> None:
-        self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, limit_bytes)
         self.holders: list[Holder] = []
         self.walkers: list[subprocess.Popen[bytes]] = []
-        self.takers: list[subprocess.Popen[bytes]] = []
-        self._percent = threshold_percent
+        self.thresholds = (threshold_percent, threshold_percent - 5)
+        super().__init__(NodeCgroup(hierarchy.mount_point, hierarchy.version, limit_bytes), (), is_own=True)
 
-    def write_manifest(self, folder: Path) -> Path:
-        return self.node.write_manifest(folder / "pods.json", self._percent, self._percent - 5)
-
-    def close(self) -> None:
-        for each in self.holders:
-            each.stop()
-        for each_process in (*self.takers, *self.walkers):
-            each_process.kill()
-            each_process.wait()
-        self.node.close()
+    def holds(self, container: Path, mib: int, hold_s: int, *, waits: bool = True) -> Holder:
+        """Have one more process of a pod hold memory."""
+        self.holders.append(Holder(container, "anon", mib, "--hold", str(hold_s), waits=waits))
+        self._ending.callback(self.holders[-1].stop)
+        return self.holders[-1]
 
 
 class ThrashingNode(WalkedNode):
@@ -82,11 +76,14 @@ class ThrashingNode(WalkedNode):
     """
 
     def __init__(self, hierarchy: MemoryHierarchy, scale: int = 1, ls_limit_bytes: int | None = None) -> None:
+        self._scale, self._ls_limit_bytes = scale, ls_limit_bytes
+        self._takers: list[subprocess.Popen[bytes]] = []
         super().__init__(hierarchy, scale * NODE_MIB * MIB, THRESHOLD_PERCENT)
-        self._scale = scale
-        (self.be,) = self.node.add_pod("be")
-        (self.ls,) = self.node.add_pod("ls", be=False, limit_bytes=ls_limit_bytes)
-        self.holders.append(Holder(self.be, "anon", scale * EARLY_MIB, "--hold", _HOLD_S))
+
+    def fill(self) -> None:
+        (self.be,) = self.add_pod("be")
+        (self.ls,) = self.add_pod("ls", be=False, limit_bytes=self._ls_limit_bytes)
+        self.holds(self.be, self._scale * EARLY_MIB, _HOLD_S)
 
     @property
     def victim_id(self) -> int:
@@ -101,13 +98,13 @@ class ThrashingNode(WalkedNode):
     def walks(self, mib: int, container: Path | None = None) -> None:
         """Have one more process of that pod, or of another one, read a file, again and again."""
         procs = (container or self.ls) / "cgroup.procs"
-        command = [BUILD / "thrash", "/var/tmp", str(mib), str(_WALK_S), procs, *_RECENT]
-        self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        command = (BUILD / "thrash", "/var/tmp", mib, _WALK_S, procs, *_RECENT)
+        self.walkers.append(self.spawn(*command, stdout=subprocess.DEVNULL))
 
     def floods(self, mib: int) -> None:
         """Have one more process of that pod read a file with read-ahead, whose pages are charged in large folios."""
-        command = [BUILD / "cacheflood", "/var/tmp", str(mib), str(_WALK_S), self.ls / "cgroup.procs"]
-        self.walkers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        command = (BUILD / "cacheflood", "/var/tmp", mib, _WALK_S, self.ls / "cgroup.procs")
+        self.walkers.append(self.spawn(*command, stdout=subprocess.DEVNULL))
 
     def moves_limit(self, *below: str, mib: int = NODE_MIB) -> Path:
         """Have a directory of the node limit its pods, and the node itself limit less; return the directory."""
@@ -118,19 +115,18 @@ class ThrashingNode(WalkedNode):
 
     def loses_page_cache(self) -> None:
         """Have a process that is not of the node take page cache of that pod, again and again."""
-        self.takers.append(subprocess.Popen([sys.executable, "-c", _TAKER, self.ls.parent]))
+        self._takers.append(self.spawn(sys.executable, "-c", _TAKER, self.ls.parent))
 
     def keeps_page_cache(self) -> None:
         """End what takes it."""
-        while self.takers:
-            taker = self.takers.pop()
-            taker.kill()
-            taker.wait()
+        while self._takers:
+            self.end(self._takers.pop())
 
     def grows(self, processes: int = 1) -> None:
         """Have the best-effort pod hold so much that the files do not fit any more."""
         each = self._scale * (HELD_MIB - EARLY_MIB) // processes
-        self.holders += [Holder(self.be, "anon", each, "--hold", _HOLD_S, waits=False) for _ in range(processes)]
+        for _ in range(processes):
+            self.holds(self.be, each, _HOLD_S, waits=False)
 
     def times_full(self, cgroup: Path | None = None) -> int:
         """Return how often a charge failed at its limit, or at that of a cgroup below it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterable
@@ -15,44 +14,27 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
-from tests.host.held_node import CpuFiles
-from tests.host.node_files import NodeFiles, write_manifest
+from tests.host.rigs.live_node import LiveNode
 from tests.support.loop_disk import LoopDisk
 from tests.support.nodes import NodeCgroup
 
 GATES = "BECPUSuppress=false,BlkIOReconcile=true"
 
 
-class BlockNode(NodeFiles):
+class BlockNode(LiveNode):
     """A best-effort pod `be` of two containers, and a pod `ls`, on a node with a loop device."""
 
     def __init__(self, node: NodeCgroup, disk: LoopDisk) -> None:
-        super().__init__()
         found = find_controllers()
         mount = found.get("blkio") or found.get("io")
         if mount is None:
             pytest.skip(f"{OTHER_MACHINE}no controller blkio or io")
-        self.node, self.disk, self.version = node, disk, mount.version
-        self.be = node.add_pod("be", containers=2)
-        (self.ls,) = node.add_pod("ls", be=False)
-        self._mirrored: CpuFiles | None = None
-        if mount.version == 1:
-            self._mirrored = CpuFiles(node, {"cpu": found.get("cpu", mount), "blkio": mount})  # as every hierarchy
-        else:
-            self._hand_down()
+        self.disk, self.version = disk, mount.version
+        super().__init__(node, ("cpu", "blkio") if mount.version == 1 else ("io",), levels=None)
 
-    def _hand_down(self) -> None:
-        above = [self._below, *[self._below / each for each in self.node.path.relative_to(self._below).parents][::-1]]
-        below = [
-            each for each in sorted(self.node.path.rglob("*")) if each.is_dir() and each not in (*self.be, self.ls)
-        ]
-        for directory in (*above, self.node.path, *below):
-            (directory / "cgroup.subtree_control").write_text("+io")
-
-    @property
-    def mirrors(self) -> list[Path]:
-        """Mounts of other hierarchies that have the same directories."""
-        return [each.mount_point for each in self._mirrored.mounts.values()] if self._mirrored else []
+    def fill(self) -> None:
+        self.be = self.add_pod("be", containers=2)
+        (self.ls,) = self.add_pod("ls", be=False)
 
     @property
     def limited(self) -> list[Path]:
@@ -65,14 +47,11 @@ class BlockNode(NodeFiles):
     def write(self, folder: Path, blocks: Iterable[dict[str, Any]] = (), *, enable: bool = True) -> Path:
         """Write the pods as they are now, and a NodeSLO with these blocks of the best-effort class."""
         qos = {"beClass": {"blkioQOS": {"enable": enable, "blocks": list(blocks)}}}
-        return write_manifest(self.node, folder, resourceQOSStrategy=qos)
+        return self.write_manifest(folder, resourceQOSStrategy=qos)
 
     def arguments(self, folder: Path, blocks: Iterable[dict[str, Any]] = (), **settings: Any) -> tuple[object, ...]:
         manifest = self.write(folder, blocks)
-        config = folder / "config.json"
-        own = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration", "strategies": {"blockIO": settings}}
-        config.write_text(json.dumps(own))
-        return "--config", config, "--pods", manifest, "--node-cgroup", self.node.path, "--feature-gates", GATES
+        return self.agent_arguments(manifest, "--feature-gates", GATES, strategies={"blockIO": settings})
 
     def block(self, **fields: int) -> dict[str, Any]:
         return {"name": self.disk.path, "type": "device", "ioCfg": fields}
@@ -86,7 +65,3 @@ class BlockNode(NodeFiles):
         done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return time.monotonic() - began
-
-    def close(self) -> None:
-        if self._mirrored is not None:
-            self._mirrored.close()

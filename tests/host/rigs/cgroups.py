@@ -5,69 +5,70 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 import subprocess
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 from koordebpf.act.writer.places import Places
+from koordebpf.attribution.owner import Owner
+from koordebpf.attribution.paths import place_of_path
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from tests.conftest import OTHER_MACHINE
-from tests.support.patience import patience
+from tests.host.rigs.live_node import BURN
+from tests.support.hierarchies import Hierarchies
 
 CPUS = CgroupFile.CPUSET_CPUS
 QUOTA = CgroupFile.CPU_QUOTA
 SHARES = CgroupFile.CPU_SHARES
 IDLE = CgroupFile.CPU_IDLE
 
+BE_ROOT = "kubepods/besteffort"
 TREE = ("be", "be/pod", "be/pod/c1", "be/pod/c2")
 
 _CONTROLLERS = ("cpu", "cpuset")
 _number = itertools.count()
 
 
-class Cgroups:
+class Cgroups(Closing):
     """A directory for one test and what is made below it; paths are relative to it. `name` is relative to the mount.
 
     `more` are controllers whose files it has too, where the machine has them.
     """
 
+    has_cpus = False  # on v1, where a new cpuset has none by itself
+
     def __init__(self, more: Collection[str] = ()) -> None:
-        mounts = find_controllers()
-        self.mounts = {name: mounts[name] for name in _CONTROLLERS}
-        self.mounts |= {name: mounts[name] for name in more if name in mounts}
-        self.places = Places(mounts)
+        found = find_controllers()
+        self.mounts = {name: found[name] for name in _CONTROLLERS}
+        self.mounts |= {name: found[name] for name in more if name in found}
+        self.places = Places(found)
         self.version = self.mounts["cpuset"].version
         self.name = f"kd-writer-{os.getpid()}-{next(_number)}"
+        self._top = self.mounts["cpu"].mount_point / self.name
+        self.hierarchies = Hierarchies(self._top, self.mounts["cpu"], self.mounts)
         self._processes: list[subprocess.Popen[bytes]] = []
-        if self.version == 2:
-            self._hand_down(self.mounts["cpu"].mount_point)
-        self.make("")
+        try:
+            self.make("")
+        except BaseException:
+            self.close()
+            raise
 
     def path(self, path: str = "") -> str:
         """Return the path of a cgroup relative to the mount."""
         return f"{self.name}/{path}".rstrip("/")
 
     def make(self, path: str) -> None:
-        """Make a cgroup, on v1 with its parent's memory nodes and no CPUs."""
-        for mount in {mount.mount_point for mount in self.mounts.values()}:
-            directory = mount / self.path(path)
-            if self.version == 2 and path:
-                self._hand_down(directory.parent)
-            directory.mkdir()
-            mems = directory / "cpuset.mems"
-            if self.version == 1 and mems.exists():
-                mems.write_text((directory.parent / "cpuset.mems").read_text())
+        """Make a cgroup, on v1 with its parent's memory nodes."""
+        self.hierarchies.make(self._top / path, with_cpus=self.has_cpus)
 
     def remove(self, path: str) -> None:
-        for mount in {mount.mount_point for mount in self.mounts.values()}:
-            (mount / self.path(path)).rmdir()
+        self.hierarchies.remove(self._top / path)
 
     def file(self, path: str, file: CgroupFile) -> Path:
         found = self.places.locate((self.path(path), file))
@@ -82,36 +83,69 @@ class Cgroups:
         script = 'printf %s "$1" > "$0"'
         subprocess.run(["sh", "-c", script, str(self.file(path, file)), text], check=True, capture_output=True)
 
-    def populate(self, path: str) -> int:
-        """Put a sleeping process into a cgroup of every hierarchy; return its pid."""
-        process = subprocess.Popen(["sleep", "600"])
+    def join(self, path: str, pid: int) -> None:
+        self.hierarchies.join(self._top / path, pid)
+
+    def start(self, path: str, *command: str) -> subprocess.Popen[bytes]:
+        """Start a process in a cgroup of every hierarchy."""
+        process = subprocess.Popen(command)
         self._processes.append(process)
-        for mount in {mount.mount_point for mount in self.mounts.values()}:
-            (mount / self.path(path) / "cgroup.procs").write_text(str(process.pid))
-        return process.pid
+        self.join(path, process.pid)
+        return process
+
+    def populate(self, path: str) -> int:
+        """Put a sleeping process into a cgroup; return its pid."""
+        return self.start(path, "sleep", "600").pid
 
     def close(self) -> None:
         for process in self._processes:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()
-        for mount in {mount.mount_point for mount in self.mounts.values()}:
-            for directory, _, _ in os.walk(mount / self.name, topdown=False):
-                _remove(Path(directory))
-
-    def _hand_down(self, directory: Path) -> None:
-        (directory / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in self.mounts))
+        self.hierarchies.remove(self._top)
 
 
-# A process is out of cgroup.procs before it is out of the cgroup.
-def _remove(directory: Path) -> None:
-    deadline = time.monotonic() + patience(5)
-    while True:
-        try:
-            return directory.rmdir()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+class CpuNode(Cgroups):
+    """Cgroups with CPU accounting too, which v1 may have in a hierarchy of its own, named as kubelet names them."""
+
+    has_cpus = True
+
+    def __init__(self) -> None:
+        super().__init__(("cpuacct",))
+
+    def put_cpus(self, path: str, text: str) -> None:
+        self.file(path, CPUS).write_text(text)
+
+    def burn(self, path: str) -> subprocess.Popen[bytes]:
+        """Start a process that uses all CPU it gets."""
+        return self.start(path, *BURN)
+
+    def owners(self) -> list[Owner]:
+        """Return who owns which directory, by its path alone."""
+        owners = []
+        for directory, _, _ in os.walk(self._top):
+            path = str(self.hierarchies.relative(Path(directory)))
+            place = place_of_path(path)
+            owners.append(
+                Owner(
+                    cgroup_id=Path(directory).stat().st_ino,
+                    kind=place.kind,
+                    path=path,
+                    pod_uid=place.pod_uid,
+                    kube_qos=place.kube_qos,
+                    host_application=place.host_application,
+                )
+            )
+        return owners
+
+
+@contextlib.contextmanager
+def cpu_node() -> Iterator[CpuNode]:
+    """Give a node with one best-effort and one burstable pod of one container each."""
+    with CpuNode() as node:
+        paths = ("kubepods", BE_ROOT, f"{BE_ROOT}/podbe-1", f"{BE_ROOT}/podbe-1/c1")
+        for path in (*paths, "kubepods/burstable", "kubepods/burstable/podls-1", "kubepods/burstable/podls-1/c1"):
+            node.make(path)
+        yield node
 
 
 @contextlib.contextmanager
@@ -123,10 +157,8 @@ def made_cgroups(more: Collection[str] = ()) -> Iterator[Cgroups]:
         cgroups = Cgroups(more)
     except (SupportError, KeyError, OSError) as error:
         pytest.skip(f"{OTHER_MACHINE}it has no cpu and cpuset hierarchies that can be written: {error}")
-    try:
+    with cgroups:
         yield cgroups
-    finally:
-        cgroups.close()
 
 
 def two_cpus() -> tuple[int, int]:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.io.closing import Closing
-from tests.host.held_node import CpuFiles, burner, with_strategy
+from tests.host.rigs.live_node import BURN, LiveNode
 from tests.support.loads.workloads import Hog
 from tests.support.nodes import MIB, NodeCgroup
 
 THRESHOLD, LOWER = 80, 65
 _LS, _BE = ("checkout", "search"), ("etl-nightly", "train-resnet", "crawler", "batch-join", "log-compact")
 _BATCH = {"kubernetes.io/batch-cpu": "1500", "kubernetes.io/batch-memory": f"{600 * MIB}"}
-_NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}, "status": {"allocatable": {"cpu": "2"}}}
+_NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "node"},
+    "status": {"allocatable": {"cpu": "2", **_BATCH}},
+}
 _FLOOD = 'echo $$ >"$2"; exec dd if="$1" of=/dev/null bs=1M'
 
 
-class ColocatedNode(Closing):
+class ColocatedNode(LiveNode):
     """A node of 1 GiB. `checkout` takes memory again and again, `etl-nightly` fills what is free with page cache.
 
     Args:
@@ -29,26 +32,24 @@ class ColocatedNode(Closing):
         mib: the node's size; what its pods take follows it.
     """
 
+    thresholds = (THRESHOLD, LOWER)
+
     def __init__(self, hierarchy: MemoryHierarchy, folder: Path, mib: int = 1024) -> None:
         self._mib = mib
-        self._ending = ExitStack()
-        self.node = NodeCgroup(hierarchy.mount_point, hierarchy.version, mib * MIB)
-        self._ending.callback(self.node.close)
-        self._places = {name: self.node.add_pod(name, be=False)[0] for name in _LS}
-        self._places |= {name: self.node.add_pod(name, priority=5000 + n)[0] for n, name in enumerate(_BE)}
-        self._cpu = CpuFiles(self.node)
-        self._ending.callback(self._cpu.close)
         self._sparse = folder / "table.parquet"
+        self._busy: list[subprocess.Popen[bytes]] = []
+        super().__init__(NodeCgroup(hierarchy.mount_point, hierarchy.version, mib * MIB), is_own=True)
+
+    def fill(self) -> None:
+        self._places = {name: self.add_pod(name, be=False)[0] for name in _LS}
+        self._places |= {name: self.add_pod(name, priority=5000 + n)[0] for n, name in enumerate(_BE)}
         with self._sparse.open("wb") as made:
             made.truncate(1 << 40)
-        self._busy: list[subprocess.Popen[bytes]] = []
 
-    def manifest(self, path: Path) -> Path:
+    def manifest(self, folder: Path) -> Path:
         """Write its pods, its Node with batch resources, and a NodeSLO that evicts and suppresses."""
-        self.node.write_manifest(path, THRESHOLD, LOWER)
-        status = {"allocatable": {**_NODE["status"]["allocatable"], **_BATCH}}  # type: ignore[index]
         suppress = {"cpuSuppressThresholdPercent": 75, "cpuSuppressPolicy": "cfsQuota"}
-        return with_strategy(path, suppress, [_NODE | {"status": status}])
+        return self.write_manifest(folder, [_NODE], resourceUsedThresholdWithBE=suppress)
 
     def starts(self) -> None:
         """Start what works all the time."""
@@ -56,8 +57,8 @@ class ColocatedNode(Closing):
         self._hog("log-compact", self._mib // 20, 3)
         self._hog("train-resnet", self._mib // 6, 4)
         self._flood("etl-nightly")
-        self._burn("train-resnet")
-        self._busy = [self._burn("search")]
+        self.start(self._places["train-resnet"], *BURN)
+        self._busy = [self.start(self._places["search"], *BURN)]
         self.works(False)
 
     def works(self, is_busy: bool) -> None:
@@ -73,27 +74,11 @@ class ColocatedNode(Closing):
         """Have a best-effort pod grow beyond the threshold."""
         return self._hog(name, self._mib * 6 // 10, 60)
 
-    def close(self) -> None:
-        self._ending.close()
-
     def _hog(self, name: str, mib: int, rate_mib_s: int, hold_s: int = 600) -> Hog:
         made = Hog(self._places[name], mib, rate_mib_s=rate_mib_s, hold_s=hold_s)
         self._ending.callback(made.stop)
         return made
 
-    def _burn(self, name: str) -> subprocess.Popen[bytes]:
-        made = burner()
-        self._ending.callback(_killed, made)
-        self._cpu.join(self._places[name], made.pid)
-        return made
-
     def _flood(self, name: str) -> None:
-        command = ["sh", "-c", _FLOOD, "sh", str(self._sparse), str(self._places[name] / "cgroup.procs")]
-        made = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._ending.callback(_killed, made)
-        self._cpu.join(self._places[name], made.pid)
-
-
-def _killed(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
+        place, quiet = self._places[name], subprocess.DEVNULL
+        self.start(place, "sh", "-c", _FLOOD, "sh", self._sparse, place / "cgroup.procs", stdout=quiet, stderr=quiet)

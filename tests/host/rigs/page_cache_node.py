@@ -7,24 +7,18 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.host.paging_probe import Paging, paging, working_set
+from tests.host.rigs.live_node import LiveNode
 from tests.support.nodes import MIB, NodeCgroup
 
 NODE_BYTES, SET_MIB = 512 * MIB, 96
 _V1 = {"limit": "memory.limit_in_bytes", "softLimit": "memory.soft_limit_in_bytes"}
-_CONFIG = """
-apiVersion: koordebpf.io/v1alpha1
-kind: AgentConfiguration
-featureGates:
-  BEPageCacheSuppress: GATE
-strategies:
-  bePageCacheSuppress: {}
-"""
 _JOIN = ("sh", "-c", 'echo $$ >"$1"; shift; exec "$@"', "sh")
 
 
-class PageCacheNode:
+class PageCacheNode(LiveNode):
     """Pod `ls` maps a file of 96 MiB and looks at pages at random; pod `be` reads a file without end.
 
     Args:
@@ -34,17 +28,22 @@ class PageCacheNode:
         v1: the strategy's setting.
     """
 
+    thresholds = (99, 98)
+
     def __init__(self, node: NodeCgroup, folder: Path, flood_after_s: int = 0, v1: str = "limit") -> None:
-        self.node, self._folder, self._flood_after_s, self._v1 = node, folder, flood_after_s, v1
-        (self.ls,) = node.add_pod("ls", be=False)
-        (self.be,) = node.add_pod("be")
-        self.ls_pod, self.be_pod = node.pod_paths["ls"], node.pod_paths["be"]
-        self.set = working_set(folder / "set", SET_MIB)
+        self._folder, self._flood_after_s, self._v1 = folder, flood_after_s, v1
+        super().__init__(node, ())
+
+    def fill(self) -> None:
+        (self.ls,) = self.add_pod("ls", be=False)
+        (self.be,) = self.add_pod("be")
+        self.ls_pod, self.be_pod = self.node.pod_paths["ls"], self.node.pod_paths["be"]
+        self.set = working_set(self._folder / "set", SET_MIB)
         # A file without blocks: its page cache costs no disk, and comes as fast as the kernel can fill it with zeros.
-        self.sparse = folder / "sparse"
+        self.sparse = self._folder / "sparse"
         with self.sparse.open("wb") as made:
             made.truncate(1 << 40)
-        self.limit_file = self.be_pod / ("memory.high" if node.version == 2 else _V1[v1])
+        self.limit_file = self.be_pod / ("memory.high" if self.node.version == 2 else _V1[self._v1])
 
     @property
     def flood(self) -> tuple[object, ...]:
@@ -55,20 +54,20 @@ class PageCacheNode:
 
     def arguments(self, *, is_on: bool = True, **settings: object) -> tuple[object, ...]:
         """Return an agent's arguments."""
-        manifest, config = self._folder / "pods.json", self._folder / "config.yaml"
-        self.node.write_manifest(manifest, threshold_percent=99, lower_percent=98)
-        given = ", ".join(f"{name}: {value}" for name, value in ({"v1": self._v1} | settings).items())
-        config.write_text(_CONFIG.replace("{}", f"{{{given}}}").replace("GATE", str(is_on).lower()))
-        return "--pods", manifest, "--node-cgroup", self.node.path, "--config", config
+        return self.agent_arguments(
+            self.write_manifest(self._folder),
+            featureGates={"BEPageCacheSuppress": is_on},
+            strategies={"bePageCacheSuppress": {"v1": self._v1, **settings}},
+        )
 
     def felt(self, seconds: float, warm_s: float, is_warm: Callable[[float], bool] | None = None) -> Paging:
         """Return what `ls` feels of the flood, after it has felt it for `warm_s`, or until `is_warm`, as `paging`."""
         return paging(self.ls_pod, self.ls, self.set, self.flood, seconds, 2, warm_s, is_warm)
 
-    def start(self, container: Path, *command: object) -> subprocess.Popen[bytes]:
-        """Start a process in a container; its standard output is read by the caller."""
+    def start(self, container: Path, *command: object, **given: Any) -> subprocess.Popen[bytes]:
+        """Start a process that has no page before it is in its container; the caller reads its standard output."""
         joined = (*_JOIN, container / "cgroup.procs", *command)
-        return subprocess.Popen(list(map(str, joined)), stdout=subprocess.PIPE, start_new_session=True)
+        return self.spawn(*joined, stdout=subprocess.PIPE, start_new_session=True, **given)
 
     def empty(self) -> None:
         """Drop the page cache of what `be` has read."""

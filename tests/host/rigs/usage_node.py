@@ -16,14 +16,15 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.collect.usage.collector import UsageCollector
+from koordebpf.collect.usage.cpu import cpu_mounts
 from koordebpf.errors import SupportError
-from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers, find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
+from tests.host.rigs.live_node import LiveNode
 from tests.support.nodes import MIB, NodeCgroup
-from tests.support.other_hierarchies import OtherHierarchies, removed
 
 HELD = 16 * MIB  # what files say at least of one that burns CPU time
 # MEMCG_CHARGE_BATCH (mm/memcontrol.c) of each CPU are in no sum of memory.stat yet.
@@ -31,85 +32,42 @@ _NOT_COUNTED_YET = 64 * PAGE_BYTES * (os.cpu_count() or 1)
 _BURN = f"import time; time.sleep(0.2); held = bytearray({HELD + _NOT_COUNTED_YET})\nwhile True: pass"
 
 
-class UsageNode:
-    """Pods with CPU accounting. Containers are given by their directory in the memory hierarchy."""
+class UsageNode(LiveNode):
+    """Pods with CPU accounting, on a node of its own or a given one. `mounts` are those that usage is read from."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: NodeCgroup | None = None) -> None:
         self.hierarchy = hierarchy = find_memory_hierarchy()
-        self._others = OtherHierarchies(hierarchy)
-        self.mounts = self._others.mounts
-        self.memory = NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB)
-        self._processes: list[subprocess.Popen[bytes]] = []
-        try:
-            self._others.follow(self.memory.path)
-        except BaseException:
-            self.close()
-            raise
-
-    def add_pod(self, name: str, *, be: bool = True, containers: int = 1) -> list[Path]:
-        made = self.memory.add_pod(name, be=be, containers=containers)
-        self._others.follow(self.memory.path)
-        return made
-
-    def make(self, path: Path) -> None:
-        """Make one cgroup in every hierarchy, by its directory in the memory hierarchy."""
-        for directory in self._others.everywhere(path):
-            directory.mkdir()
-        if self.hierarchy.version == 2:
-            (path.parent / "cgroup.subtree_control").write_text("+cpu +memory")
+        self.mounts = cpu_mounts(find_controllers(), ControllerMount(hierarchy.version, hierarchy.mount_point))
+        super().__init__(
+            node or NodeCgroup(hierarchy.mount_point, hierarchy.version, 1024 * MIB),
+            ("cpu", "cpuacct", "memory"),
+            levels=None,
+            is_own=node is None,
+        )
 
     def accounted_ns(self, path: Path) -> tuple[int, int]:
         """Return what the kernel's file says of a cgroup's CPU time, and how exact the file is. Nanoseconds."""
-        directory = self._others.of(path, self.mounts[0])
-        if self.mounts[0].version == 1:
-            return int((directory / "cpuacct.usage").read_text()), 1
-        rows = dict(line.split() for line in (directory / "cpu.stat").read_text().splitlines())
+        (file,) = self.stat_files([path])
+        if file.name == "cpuacct.usage":
+            return int(file.read_text()), 1
+        rows = dict(line.split() for line in file.read_text().splitlines())
         return int(rows["usage_usec"]) * 1000, 1000
 
     def stat_files(self, paths: Iterable[Path]) -> list[Path]:
         """Return cpu.stat of these, or what v1 has in its place."""
-        name = "cpuacct.usage" if self.mounts[0].version == 1 else "cpu.stat"
-        return [self._others.of(path, self.mounts[0]) / name for path in paths]
+        accounting = self.mounts[0]
+        name = "cpuacct.usage" if accounting.version == 1 else "cpu.stat"
+        return [accounting.mount_point / self.path(path) / name for path in paths]
 
-    def limit_cpu(self, path: Path, quota_us: int, period_us: int = 100_000) -> None:
-        directory = self._others.of(path, self.mounts[-1])
-        if self.mounts[-1].version == 2:
-            (directory / "cpu.max").write_text(f"{quota_us} {period_us}")
-        else:
-            (directory / "cpu.cfs_quota_us").write_text(str(quota_us))
-
-    def run(self, path: Path, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process in a container, in every hierarchy."""
-        process = subprocess.Popen(command)
-        self._processes.append(process)
-        for directory in self._others.everywhere(path):
-            (directory / "cgroup.procs").write_text(str(process.pid))
-        return process
-
-    def burn(self, path: Path) -> subprocess.Popen[bytes]:
-        return self.run(path, sys.executable, "-S", "-c", _BURN)
-
-    def end(self, process: subprocess.Popen[bytes]) -> None:
-        process.kill()
-        process.wait()
-
-    def remove(self, path: Path) -> None:
-        """Remove a cgroup without tasks from every hierarchy."""
-        for directory in self._others.everywhere(path):
-            removed(directory)
-
-    def close(self) -> None:
-        for process in self._processes:
-            self.end(process)
-        self._others.remove(self.memory.path)
-        self.memory.close()
+    def burn(self, container: Path) -> subprocess.Popen[bytes]:
+        return self.start(container, sys.executable, "-S", "-c", _BURN)
 
 
 class MeasuredUsage:
     """An agent's measuring: `round` takes a full measurement and then asks the collector."""
 
     def __init__(self, node: UsageNode, folder: Path, applications: Mapping[str, str], scan_root: Path | None) -> None:
-        manifest = node.memory.write_manifest(folder / "pods.json")
+        manifest = node.node.write_manifest(folder / "pods.json")
         scope = open_scope(node.hierarchy, scan_root)
         self._stack = contextlib.ExitStack()
         source = FileSource((manifest,))
@@ -170,7 +128,7 @@ def made_usage_node() -> Iterator[UsageNode]:
 
 def uid_of(node: UsageNode, name: str) -> str:
     """Return the uid of a pod by its name."""
-    return node.memory.pod_paths[name].name.removeprefix("pod")
+    return node.node.pod_paths[name].name.removeprefix("pod")
 
 
 def group_of(path: Path) -> int:

@@ -9,8 +9,7 @@ from typing import Any
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.units import MIB
-from tests.host.held_node import CpuFiles
-from tests.host.node_files import NodeFiles, write_manifest
+from tests.host.rigs.live_node import LiveNode
 from tests.support.nodes import NodeCgroup
 
 BATCH = {"kubernetes.io/batch-cpu": 500, "kubernetes.io/batch-memory": 64 * MIB}
@@ -18,23 +17,19 @@ SHARES, QUOTA, LIMIT = CgroupFile.CPU_SHARES, CgroupFile.CPU_QUOTA, CgroupFile.M
 CPUS, IDLE = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_IDLE
 
 
-class HookNode(NodeFiles):
+class HookNode(LiveNode):
     """A best-effort pod `be` of two containers that ask for batch resources, and a pod `lsr` bound to CPU 0."""
 
     def __init__(self, node: NodeCgroup) -> None:
-        super().__init__()
-        self.node = node
-        self.be = node.add_pod("be", containers=2)
-        for each in node.pods[0]["spec"]["containers"]:
+        super().__init__(node, levels=None)
+
+    def fill(self) -> None:
+        self.be = self.add_pod("be", containers=2)
+        for each in self.node.pods[0]["spec"]["containers"]:
             each["resources"] = {"requests": BATCH, "limits": BATCH}
         status = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": "0"})}
-        self.lsr = node.add_pod("lsr", be=False, annotations=status)
-        node.pods[1]["metadata"]["labels"]["koordinator.sh/qosClass"] = "LSR"
-        self.files = CpuFiles(node)
-        if self.places.versions["cpu"] == 2:
-            for directory in (*(node.path / "kubepods").glob("*"), *node.pod_paths.values()):
-                if directory.is_dir():
-                    (directory / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
+        self.lsr = self.add_pod("lsr", be=False, annotations=status)
+        self.node.pods[1]["metadata"]["labels"]["koordinator.sh/qosClass"] = "LSR"
 
     def texts(self, files: Iterable[tuple[Path, CgroupFile]]) -> list[str]:
         return [self.file(directory, file).read_text() for directory, file in files]
@@ -43,12 +38,8 @@ class HookNode(NodeFiles):
         return self.node.pod_paths[name]
 
     def arguments(self, folder: Path, gates: str, **fields: Any) -> tuple[object, ...]:
-        manifest = self.write(folder, **fields)
-        return "--pods", manifest, "--node-cgroup", self.node.path, "--feature-gates", gates
+        return self.agent_arguments(self.write(folder, **fields), "--feature-gates", gates)
 
     def write(self, folder: Path, **fields: Any) -> Path:
         """Write the pods as they are now, and a NodeSLO with these fields of resourceUsedThresholdWithBE."""
-        return write_manifest(self.node, folder, resourceUsedThresholdWithBE=fields)
-
-    def close(self) -> None:
-        self.files.close()
+        return self.write_manifest(folder, resourceUsedThresholdWithBE=fields)
