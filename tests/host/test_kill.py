@@ -25,6 +25,7 @@ from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
+from tests.support.hierarchies import remove_tree
 from tests.support.patience import patience
 
 V1_MEMORY = Path("/sys/fs/cgroup/memory")
@@ -106,14 +107,7 @@ class Site:
                 for pid in self.pids():
                     with suppress(ProcessLookupError):
                         os.kill(pid, 9)
-                for directory in (*sorted((d for d in base.rglob("*") if d.is_dir()), reverse=True), base):
-                    wait_until(lambda d=directory: _removed(d))
-
-
-def _removed(directory: Path) -> bool:
-    with suppress(FileNotFoundError, OSError):
-        directory.rmdir()
-    return not directory.exists()
+                remove_tree(base)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:

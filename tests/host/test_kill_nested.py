@@ -21,6 +21,7 @@ from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.test_kill import HERE, Site, kill, wait_until
 from tests.host.test_kill import site as site  # noqa: PLC0414 - a fixture
+from tests.support.hierarchies import remove_when_empty
 from tests.support.nested import join, nest, remove_nest
 from tests.support.patience import patience
 
@@ -82,17 +83,7 @@ def test_a_process_among_thousands_of_empty_cgroups_dies(site: Site, sleeper: su
         sleeper.kill()
         sleeper.wait()
         for name in names:
-            wait_until(lambda name=name: removed(site.path / name))
-
-
-def removed(path: Path) -> bool:
-    try:
-        path.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+            remove_when_empty(site.path / name)
 
 
 def test_every_directory_is_met_once_parents_first(site: Site) -> None:
@@ -117,7 +108,7 @@ def test_who_may_be_below_is_not_looked_for_without_end(site: Site, sleeper: sub
     assert not may_hold(site.path / "none", sleeper.pid)
     sleeper.kill()
     sleeper.wait()
-    wait_until(lambda: removed(site.path / "a"))
+    remove_when_empty(site.path / "a")
     try:
         os.close(nest(site.path, 1_100))
         assert may_hold(site.path, 1)

@@ -43,6 +43,7 @@ from tests.contract.apiserver import until
 from tests.host.fake_mount import mounted
 from tests.host.live_agent import LiveAgent
 from tests.support.fake_resctrl import CBM_MASK, DOMAINS, FakeResctrl
+from tests.support.hierarchies import remove_tree
 from tests.support.values.builders import frame
 
 ROOT = Path(__file__).parents[2]
@@ -92,17 +93,7 @@ def pods() -> Iterator[Path]:
     top = mount.mount_point / f"koordebpf-resctrl-{os.getpid()}"
     top.mkdir()
     yield top
-    until(lambda: removed(top), "an empty cgroup")
-
-
-def removed(top: Path) -> bool:
-    try:
-        for each in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
-            each.rmdir()
-        top.rmdir()
-    except OSError:
-        return False
-    return True
+    remove_tree(top)
 
 
 _SLEEP = """

@@ -28,10 +28,10 @@ from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.resctrl.rules import Members
 from koordebpf.units import NS_PER_S
-from tests.contract.apiserver import until
 from tests.host.fake_mount import mounted
 from tests.host.one_file import ERRORS, Faults, OneFile, Vanishing
 from tests.support.fake_resctrl import FakeResctrl
+from tests.support.hierarchies import remove_tree
 
 # What is wanted of a domain, of the cache and of bandwidth.
 WANTED = {"BE/L3/0": 0xF, "BE/MB/8": 50}
@@ -107,16 +107,7 @@ def pods() -> Iterator[Path]:
     top = mount.mount_point / f"koordebpf-resctrl-faults-{os.getpid()}"
     (top / "be").mkdir(parents=True)
     yield top
-    until(lambda: _removed(top), "an empty cgroup")
-
-
-def _removed(top: Path) -> bool:
-    try:
-        (top / "be").rmdir()
-        top.rmdir()
-    except OSError:
-        return False
-    return True
+    remove_tree(top)
 
 
 @pytest.fixture
