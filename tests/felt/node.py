@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_controllers
 from koordebpf.kernel.io.closing import Closing
+from tests.support.hierarchies import Hierarchies
 from tests.support.nodes import NodeCgroup
 
 ROOT = Path(__file__).parents[2]
-_CONTROLLERS = ("cpu", "cpuset", "cpuacct", "blkio")
-_REMOVE_S = 60.0  # a killed process first ends what it asked of the disk
+_CONTROLLERS = ("cpu", "cpuset", "cpuacct", "blkio", "io")
 _BE_SCORE = 1000  # pkg/kubelet/qos: besteffortOOMScoreAdj
 # A process joins every hierarchy before it is anything else, and ends with the harness.
 _JOIN = """
@@ -78,17 +78,14 @@ class FeltNode(Closing):
         self._memory = found["memory"]
         self.version = self._memory.version
         self.cgroup = NodeCgroup(self._memory.mount_point, self.version, limit_bytes)
-        self._mounts = {found[name].mount_point for name in _CONTROLLERS if name in found and found[name].version == 1}
-        self._mounts -= {self._memory.mount_point}
+        mounts = {name: found[name] for name in _CONTROLLERS if name in found}
+        self._hierarchies = Hierarchies(self.cgroup.path, self._memory, mounts)
         self._cpu = found["cpu"]
         self._accounting = found.get("cpuacct", self._cpu)
         self._ls: dict[str, Resources] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
-            if self.version == 2:
-                self._hand_down(self._memory.mount_point)
-            for level in ("", "kubepods", "kubepods/burstable", "kubepods/besteffort"):
-                self._prepare(self.cgroup.path / level)
+            self._hierarchies.follow()
             # The node as well as kubepods, beside the kernel's threads and what else runs on the machine.
             for level in ("", "kubepods"):
                 self._weigh(self.cgroup.path / level, 1024 * (os.cpu_count() or 1))
@@ -102,8 +99,8 @@ class FeltNode(Closing):
         (container,) = self.cgroup.add_pod(name, be=False)
         self.cgroup.pods[-1]["spec"]["containers"][0]["resources"] = asks.native()
         self._ls[name] = asks
+        self._hierarchies.follow()
         for directory in (container.parent, container):
-            self._prepare(directory, leaf=directory == container)
             self._weigh(directory, max(asks.cpu * 1024 // 1000, 2))
             if asks.cpu_limit is not None:
                 self._limit_cpu(directory, asks.cpu_limit)
@@ -118,8 +115,8 @@ class FeltNode(Closing):
         """Make a best-effort pod with batch resources, which kubelet does not know: it gets no limits from it."""
         (container,) = self.cgroup.add_pod(name)
         self.cgroup.pods[-1]["spec"]["containers"][0]["resources"] = batch.batch()
+        self._hierarchies.follow()
         for directory in (container.parent, container):
-            self._prepare(directory, leaf=directory == container)
             self._weigh(directory, 2)
         return container
 
@@ -140,7 +137,7 @@ class FeltNode(Closing):
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a process in a container, with the oom_score_adj of its class."""
-        joins = [str(each / "cgroup.procs") for each in self._everywhere(container)]
+        joins = [str(each / "cgroup.procs") for each in self._hierarchies.everywhere(container)]
         before = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", _JOIN, "sh", str(score), str(len(joins)), *joins]
         process = subprocess.Popen(
             [*before, *command],
@@ -223,10 +220,7 @@ class FeltNode(Closing):
         self.cgroup.close()
         for process in self._processes:
             process.wait()
-        for mount in self._mounts:
-            top = mount / self.cgroup.path.relative_to(self._memory.mount_point)
-            for directory, _, _ in os.walk(top, topdown=False):
-                _removed(Path(directory))
+        self._hierarchies.close()
 
     def _pids(self, directory: Path) -> list[int]:
         with contextlib.suppress(OSError):
@@ -238,27 +232,7 @@ class FeltNode(Closing):
             self.kill(container)
         for process in self._processes:
             process.poll()
-        for each in self._everywhere(directory):
-            for path, _, _ in os.walk(each, topdown=False):
-                _removed(Path(path))
-
-    def _everywhere(self, directory: Path) -> list[Path]:
-        relative = directory.relative_to(self._memory.mount_point)
-        return [directory, *(mount / relative for mount in sorted(self._mounts))]
-
-    def _prepare(self, directory: Path, *, leaf: bool = False) -> None:
-        if self.version == 2 and not leaf:
-            self._hand_down(directory)
-        for each in self._everywhere(directory)[1:]:
-            each.mkdir(parents=True, exist_ok=True)
-            for name in ("cpuset.cpus", "cpuset.mems"):
-                if (each / name).exists():
-                    (each / name).write_text((each.parent / name).read_text())
-
-    def _hand_down(self, directory: Path) -> None:
-        for name in ("cpu", "cpuset", "io"):
-            with contextlib.suppress(OSError):
-                (directory / "cgroup.subtree_control").write_text(f"+{name}")
+        self._hierarchies.remove(directory)
 
     def _weigh(self, directory: Path, shares: int) -> None:
         at = self._cpu.mount_point / directory.relative_to(self._memory.mount_point)
@@ -273,14 +247,3 @@ class FeltNode(Closing):
             (at / "cpu.cfs_quota_us").write_text(str(millicpu * 100))
         else:
             (at / "cpu.max").write_text(f"{millicpu * 100} 100000")
-
-
-def _removed(directory: Path) -> None:
-    until = time.monotonic() + _REMOVE_S
-    while directory.exists():
-        try:
-            directory.rmdir()
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.01)
