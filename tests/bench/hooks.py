@@ -33,7 +33,7 @@ def hooks(report: Report) -> None:
         with full_node(_PODS, _CONTAINERS) as node, tempfile.TemporaryDirectory() as folder:
             _ask_for_batch(node.cgroup)
             try:
-                files = LiveNode(node.cgroup)
+                live = LiveNode(node.cgroup)
             except (KeyError, SupportError, OSError) as error:
                 raise CannotMeasure(f"needs cpu and cpuset hierarchies that can be written: {error}") from None
             try:
@@ -44,7 +44,7 @@ def hooks(report: Report) -> None:
                     if gates == _ON:
                         _watch_new_pods(report, node.cgroup, manifest, 3 if report.quick else 20)
             finally:
-                files.close()
+                live.close()
 
 
 def _ask_for_batch(node: NodeCgroup) -> None:

@@ -6,7 +6,6 @@ And what it costs while others want more CPU than there is all the time, which w
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -15,9 +14,8 @@ from koordebpf.errors import SupportError
 from tests.bench.nodes import full_node
 from tests.bench.report import CannotMeasure, Report
 from tests.bench.steady import PERF_S, watch_cost
-from tests.host.rigs.live_node import LiveNode, burner, with_strategy
+from tests.host.rigs.live_node import BURN, LiveNode, with_strategy
 from tests.support.agent_process import AgentProcess
-from tests.support.nodes import NodeCgroup
 
 _PODS, _CONTAINERS = 110, 330
 _WARM_S = 12  # the writer has looked at every file
@@ -31,11 +29,12 @@ def steady_held(report: Report) -> None:
         report.say(f"{size} for {seconds} s")
         with full_node(_PODS, _CONTAINERS) as node, tempfile.TemporaryDirectory() as name:
             try:
-                files = LiveNode(node.cgroup)
+                live = LiveNode(node.cgroup)
             except (KeyError, SupportError, OSError) as error:
                 raise CannotMeasure(f"needs cpu and cpuset hierarchies that can be written: {error}") from None
-            burning = _burn(files, node.cgroup) if waits else []
             try:
+                if waits:
+                    _burn(live)
                 manifest = node.cgroup.write_manifest(Path(name) / "pods.json", 70, 65)
                 with_strategy(manifest, {"cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": policy})
                 with AgentProcess(node.cgroup, manifest, audit=Path(name) / "audit.jsonl") as agent:
@@ -47,19 +46,14 @@ def steady_held(report: Report) -> None:
                     if more > (seconds + PERF_S + 1 if waits else 0):
                         raise RuntimeError(f"{more} writes in {seconds} s{'' if waits else ', and nothing changed'}")
             finally:
-                for process in burning:
-                    process.kill()
-                    process.wait()
-                files.close()
+                live.close()
 
 
 # Two for each CPU in a pod that is not best-effort: one of them always waits.
-def _burn(files: LiveNode, node: NodeCgroup) -> list[subprocess.Popen[bytes]]:
-    (container, *_) = (path for path in node.pod_paths["pod-1"].iterdir() if path.is_dir())
-    burning = [burner() for _ in os.sched_getaffinity(0) for _ in range(2)]
-    for process in burning:
-        files.hierarchies.join(container, process.pid)
-    return burning
+def _burn(live: LiveNode) -> None:
+    (container, *_) = (path for path in live.node.pod_paths["pod-1"].iterdir() if path.is_dir())
+    for _ in range(2 * len(os.sched_getaffinity(0))):
+        live.start(container, *BURN)
 
 
 def _lines(audit: Path) -> int:

@@ -37,7 +37,7 @@ class BusyNode:
         self._config = folder / "config.yaml"
         self._containers: dict[str, Path] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._files: LiveNode | None = None
+        self._live: LiveNode | None = None
 
     def add(self, name: str, *, asks: int = 0, **more: Any) -> None:
         """Make a pod that asks for so much batch-cpu."""
@@ -46,10 +46,10 @@ class BusyNode:
             self.node.pods[-1]["spec"]["containers"][0]["resources"] = {"requests": {BATCH: str(asks)}}
 
     @property
-    def files(self) -> LiveNode:
-        if self._files is None:
-            self._files = LiveNode(self.node)
-        return self._files
+    def live(self) -> LiveNode:
+        if self._live is None:
+            self._live = LiveNode(self.node)
+        return self._live
 
     def burn(self, name: str) -> subprocess.Popen[bytes]:
         return self._run(name, burner())
@@ -69,7 +69,7 @@ class BusyNode:
 
     def _run(self, name: str, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         self._processes.append(process)
-        self.files.hierarchies.join(self._containers[name], process.pid)
+        self.live.hierarchies.join(self._containers[name], process.pid)
         return process
 
     def arguments(
@@ -97,8 +97,8 @@ class BusyNode:
         for process in self._processes:
             process.kill()
             process.wait()
-        if self._files is not None:
-            self._files.close()
+        if self._live is not None:
+            self._live.close()
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_best_effort_pods_that_starve_are_fewer_and_then_it_stops(busy: BusyNode
     busy.add("ls", be=False)
     busy.add("low", asks=1000, priority=5000)
     busy.add("high", asks=1000)
-    or_skipped(lambda: busy.files)
+    or_skipped(lambda: busy.live)
     burning = {name: busy.burn(name) for name in ("low", "high", "ls")}
     strategy = {
         "cpuSuppressPolicy": "cfsQuota",
@@ -159,7 +159,7 @@ def test_by_what_is_allocatable_nothing_has_to_be_suppressed(busy: BusyNode, tmp
     # GIVEN pods that ask for 8 CPUs of batch-cpu where 2 are allocatable, and use what a fifth of one is
     busy.add("low", asks=6500, priority=5000)
     busy.add("high", asks=1500)
-    or_skipped(lambda: busy.files)
+    or_skipped(lambda: busy.live)
     burning = {name: busy.burn(name) for name in ("low", "high")}
     strategy = {
         "cpuEvictPolicy": "evictByAllocatable",
@@ -182,7 +182,7 @@ def test_a_killed_pod_whose_object_stays_is_killed_again_only_once_it_has_proces
     # GIVEN pods that ask for 8 CPUs of batch-cpu where 2 are allocatable, one of which is killed
     busy.add("low", asks=6500, priority=5000)
     busy.add("high", asks=1500)
-    or_skipped(lambda: busy.files)
+    or_skipped(lambda: busy.live)
     burning = {name: busy.burn(name) for name in ("low", "high")}
     strategy = {
         "cpuEvictPolicy": "evictByAllocatable",
@@ -216,7 +216,7 @@ def test_a_node_without_cpu_loses_its_hog_and_no_pod_for_what_its_window_remembe
     # GIVEN a window that is much longer than the pause after an eviction, and a pod beside the hog that hardly works
     for name, priority in (("hog", 5000), ("calm", 5500)):
         busy.add(name, priority=priority, **{"labels": ENABLED})
-    or_skipped(lambda: busy.files)
+    or_skipped(lambda: busy.live)
     hog, calm = busy.burn("hog"), busy.hum("calm")
     strategy = {
         "cpuEvictThresholdPercent": 6,  # and 4 % to come down to, which the calm one does not use
@@ -240,7 +240,7 @@ def test_a_node_without_cpu_loses_its_hog_and_no_pod_for_what_its_window_remembe
 def test_pods_are_evicted_for_what_is_requested_too_much_of_though_they_work(busy: BusyNode, tmp_path: Path) -> None:
     busy.add("first", asks=1900, labels=ENABLED)
     busy.add("second", asks=1800, priority=5000, labels=ENABLED)
-    or_skipped(lambda: busy.files)
+    or_skipped(lambda: busy.live)
     burning = {name: busy.burn(name) for name in ("first", "second")}
     with LiveAgent(tmp_path, *busy.arguments(f"CPUAllocatableEvict=true,{GATES}", {})) as agent:
         line = agent.has_plan()
@@ -259,7 +259,7 @@ def test_a_shortage_of_memory_does_not_wait_for_one_of_cpu(busy: BusyNode, tmp_p
     # GIVEN a round for CPU after which the next one is a long time away
     busy.add("asks", asks=3000, labels=ENABLED)
     busy.add("grows", priority=5000)
-    or_skipped(lambda: busy.files)
+    or_skipped(lambda: busy.live)
     gates = "CPUAllocatableEvict=true,BECPUSuppress=false"
     strategy = {"memoryEvictThresholdPercent": 10, "memoryEvictLowerPercent": 8}
     with LiveAgent(tmp_path, *busy.arguments(gates, strategy, enforce=False, coolTime="10m")) as agent:
@@ -279,7 +279,7 @@ def test_through_the_api_server_a_refusal_is_no_eviction_and_the_next_is_evicted
     # GIVEN a pause of ten minutes after an eviction, and an API server that refuses the first one for longer
     busy.add("first", asks=2500, priority=5000, labels=ENABLED)
     busy.add("second", asks=2500, labels=ENABLED)
-    or_skipped(lambda: busy.files)
+    or_skipped(lambda: busy.live)
     burning = {name: busy.burn(name) for name in ("first", "second")}
     cluster = LiveCluster(busy.node)
     with contextlib.closing(cluster):

@@ -571,19 +571,19 @@ class TestDoctor:
 
         # On v1 the node is in the memory hierarchy alone, on v2 nothing is handed down to it.
         assert not any(each["works"] for name, each in policies().items() if name != "CPU usage")
-        files = or_skipped(lambda: LiveNode(node))
+        live = or_skipped(lambda: LiveNode(node))
         try:
             held = policies()
-            assert held["cfsQuota"]["how"].startswith(f"{files.quota_file.name}, cgroup v")
+            assert held["cfsQuota"]["how"].startswith(f"{live.quota_file.name}, cgroup v")
             assert held["cpuset"]["works"] is ((os.cpu_count() or 1) > 2)
             assert held["cpuIdle"]["works"] and held["CPU usage"]["works"]
-            mount = files.hierarchies.mounts["cpu"].mount_point
+            mount = live.hierarchies.mounts["cpu"].mount_point
             script = f'mount --bind {mount} {mount} && mount -o remount,bind,ro {mount} && exec "$@"'
             quota = policies("unshare", "-m", "sh", "-c", script, "sh")["cfsQuota"]
             assert not quota["works"]
-            assert quota["reason"] == f"Read-only file system at {files.quota_file}"
+            assert quota["reason"] == f"Read-only file system at {live.quota_file}"
         finally:
-            files.close()
+            live.close()
 
     def test_a_backend_is_tried_alone(self) -> None:
         report = json.loads(koordebpf("doctor", "--json", "--backend", "files").stdout)

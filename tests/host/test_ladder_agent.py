@@ -35,9 +35,9 @@ class Ladder:
         self.node = node
         (self.container,) = node.add_pod("be")
         node.add_pod("ls", be=False)
-        self._files = LiveNode(node, mounts)
+        self._live = LiveNode(node, mounts)
         self.version = node.version
-        pod = self._files.hierarchies.relative(self.container.parent)
+        pod = self._live.hierarchies.relative(self.container.parent)
         self.pod = self.container.parent
         if self.version == 2:
             self.brake, self.freezer = self.pod / "memory.high", self.pod / "cgroup.freeze"
@@ -73,7 +73,7 @@ class Ladder:
             self.freezer.write_text("0" if self.version == 2 else "THAWED")
         for hog in self._hogs:
             hog.stop()
-        self._files.close()
+        self._live.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ FIELDS = {"cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": "cpuset"}
 
 
 @pytest.fixture
-def files(node: NodeCgroup) -> Iterator[LiveNode]:
+def live(node: NodeCgroup) -> Iterator[LiveNode]:
     """A node with a best-effort pod that is at work, on a machine of which two CPUs are not all."""
     if (os.cpu_count() or 1) < 3:
         pytest.skip(f"{OTHER_MACHINE}best-effort pods keep two CPUs, and it has no more")
@@ -47,10 +47,10 @@ def writes(agent: LiveAgent, file: Path) -> list[dict[str, str]]:
 
 
 def test_a_successor_takes_over_the_cpus_and_never_gives_all_of_them(
-    node: NodeCgroup, files: LiveNode, tmp_path: Path
+    node: NodeCgroup, live: LiveNode, tmp_path: Path
 ) -> None:
-    mount, online = files.hierarchies.mounts["cpuset"], os.cpu_count() or 1
-    file = mount.mount_point / files.hierarchies.relative(node.path / "kubepods" / "besteffort") / "cpuset.cpus"
+    mount, online = live.hierarchies.mounts["cpuset"], os.cpu_count() or 1
+    file = mount.mount_point / live.hierarchies.relative(node.path / "kubepods" / "besteffort") / "cpuset.cpus"
     effective = file.with_name("cpuset.effective_cpus" if mount.version == 1 else "cpuset.cpus.effective")
     before = effective.read_bytes()
     manifest = with_strategy(node.write_manifest(tmp_path / "pods.json"), FIELDS)
