@@ -120,10 +120,8 @@ def made_usage_node() -> Iterator[UsageNode]:
         made = UsageNode()
     except (SupportError, KeyError, OSError) as error:
         pytest.skip(f"{OTHER_MACHINE}it has no memory and cpu hierarchies that can be written: {error}")
-    try:
+    with made:
         yield made
-    finally:
-        made.close()
 
 
 def uid_of(node: UsageNode, name: str) -> str:
