@@ -90,7 +90,7 @@ def test_growth_leaves_out_page_cache_and_says_when_it_is_full(rig: Rig) -> None
     assert row.growth_bytes_per_s == 0
 
 
-def test_what_is_gone_has_no_row_and_begins_anew(rig: Rig) -> None:
+def test_what_is_gone_has_no_row_and_begins_again(rig: Rig) -> None:
     for pages in (100, 200):
         rig.sample(pages)
     assert rig.signals.scans is not None

@@ -65,7 +65,7 @@ def test_without_an_agent_a_uid_is_found_by_its_directory(mount: Path, tmp_path:
     assert [(each.path, each.container) for each in found.cgroups] == [(POD, None), (CONTAINER, "c" * 64)]
     container = of(found.cgroups[1])
     assert container["cpu.shares"] == ExplainedValue("cpu.shares", "2")
-    assert sorted(container) == ["cpu.cfs_quota_us", "cpu.shares", "cpuset.cpus"]  # no table that nobody wants
+    assert sorted(container) == ["cpu.cfs_quota_us", "cpu.shares", "cpuset.cpus"]  # no table that no hook wants
     with pytest.raises(ConfigError, match="must be a UID of a pod here: no agent runs that knows names"):
         explain_pod("web", tmp_path / "run")
 

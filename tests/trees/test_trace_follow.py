@@ -1,4 +1,4 @@
-"""`koordebpf trace` on played signals: which records come, until when, the sums, and what the kernel is told."""
+"""`koordebpf trace` on played signals: which records come, until when, the sums, and what the kernel is sent."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_it_ends_after_so_many_seconds(rig: Rig) -> None:
     assert time.monotonic() - begin >= 0.2
 
 
-def test_the_kernel_is_told_which_cgroups_are_wanted_and_of_each_new_one(rig: Rig) -> None:
+def test_the_kernel_learns_which_cgroups_are_wanted_and_of_each_new_one(rig: Rig) -> None:
     rig.seen()
     assert rig.sent == []  # all are
     web = {rig.id("web"), rig.id("web", "a"), rig.id("web", "b")}

@@ -1,4 +1,4 @@
-"""Where an agent is told to listen."""
+"""Addresses to listen at."""
 
 from __future__ import annotations
 

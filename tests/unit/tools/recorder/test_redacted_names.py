@@ -98,7 +98,7 @@ def test_the_id_of_a_container_keeps_its_length(container: str) -> None:
     [
         ("web-10", True),  # six characters, and one that no word has
         ("web123", True),
-        ("web-1", False),  # too short to be told from a word
+        ("web-1", False),  # too short: a word may be so
         ("memory", False),  # a word
     ],
 )
