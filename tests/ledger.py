@@ -192,7 +192,7 @@ def _emptiest(entries: Mapping[str, Entry], beside: str) -> int:
 
 
 def spread(ledger: Ledger) -> Ledger:
-    """Return the ledger with a turn for each item anew, by the seconds that are known now."""
+    """Return the ledger with turns given again, by the seconds that are known now."""
     found: dict[str, Entry] = {}
     for item, entry in sorted(ledger.items.items(), key=lambda each: (-each[1].seconds, each[0])):
         found[item] = msgspec.structs.replace(entry, turn=_emptiest(found, _beside(item)))
@@ -276,7 +276,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.ledger", description=__doc__.splitlines()[0])
     parser.add_argument("--select", action="store_true", help="print what this commit is tested with")
     parser.add_argument("--take", action="store_true", help="take the results of runs on this machine, count a merge")
-    parser.add_argument("--spread", action="store_true", help="give every item a turn anew, by what each takes")
+    parser.add_argument("--spread", action="store_true", help="give every item another turn, by what each takes")
     parser.add_argument("--second-tries", action="store_true", help="print what passed only when it was tried again")
     asked = parser.parse_args(arguments)
     if asked.second_tries:

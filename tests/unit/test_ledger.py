@@ -45,7 +45,7 @@ def test_turns_take_about_as_long_as_each_other(full):
         assert max(sums) - min(sums) <= max(full.items[name].seconds for name in names)
 
 
-def test_spread_anew_they_do_again_each_kind_for_itself(full):
+def test_given_again_they_do_so_for_each_kind(full):
     nodes = [f"tests/node/test_{number:02}.py" for number in range(14)]
     for names in (MODULES, MACHINES, nodes):
         full.items |= {name: Entry(turn=0, seconds=20.0 + 7 * at) for at, name in enumerate(names)}
