@@ -19,6 +19,7 @@ from tests.leftovers import Watched
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LOWEST = ("nice", "-n", "19")
+_LOW = ("nice", "-n", "10")  # of what tests wait for
 _POLL_S = 0.1
 _PROGRESS_S = 30.0  # between two lines, where there is no terminal; on one it is a line that changes
 _PERCENT = re.compile(rb"\[ *(\d+)%\]")
@@ -61,7 +62,7 @@ class Lane:
         if self.brings:
             with self.output.open("wb") as output:
                 self._bringing = subprocess.Popen(
-                    [*_LOWEST, *self.brings], cwd=_ROOT, stdout=output, stderr=subprocess.STDOUT
+                    [*_LOW, *self.brings], cwd=_ROOT, stdout=output, stderr=subprocess.STDOUT
                 )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,7 +197,8 @@ class TestStatus:
         code, out, _ = kubectl(cluster, "status", "a", "b", "--request-timeout", "0.5")
         assert time.monotonic() - began_s < 1.9
         a, b = out.splitlines()[1:]
-        assert "763MiB" in a and "no answer" in b
+        assert "763MiB" in a
+        assert re.search("no (whole )?answer", b)  # what came of it by then
         assert code == 1
 
     @pytest.mark.parametrize("written", ["0", "30", "30s", "1m", "0.5m", "9999h"])

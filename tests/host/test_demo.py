@@ -181,9 +181,13 @@ def test_a_hog_is_evicted_before_the_eyes_of_the_user() -> None:
         assert after_the_threshold(printed) == after_the_threshold(expected), PAGE_IS_OLD
 
 
-# On a busy machine a round falls between the kill and the end of the processes, and says so.
+# On a busy machine a round falls between the kill and the end of the processes, and says so; and the agent has not said
+# all of its start when the story begins.
+_BUSY = ("has not released its memory yet", "the kubelet's cgroup root is")
+
+
 def in_time(printed: Transcript) -> list[str]:
-    return [each for each in printed.sentences if "has not released its memory yet" not in each]
+    return [each for each in printed.sentences if not any(words in each for words in _BUSY)]
 
 
 def after_the_threshold(printed: Transcript) -> set[str]:
