@@ -54,9 +54,14 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def measure(folder: Path, tests: Sequence[str], *, must_pass: bool = True) -> None:
-    """Run tests, all but slow ones; what they reach, with the processes that they start, is in the folder."""
+    """Run tests, all but slow ones; what they reach, with the processes that they start, is in the folder.
+
+    Raises:  SystemExit: one fails that must pass.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
-    subprocess.run([*command, *tests], cwd=ROOT, env=os.environ | environment(folder), check=must_pass)
+    done = subprocess.run([*command, *tests], cwd=ROOT, env=os.environ | environment(folder), check=False)
+    if must_pass and done.returncode:
+        raise SystemExit(f"pytest ended with {done.returncode}: nothing is measured")
 
 
 def measured(folder: Path) -> Files:
