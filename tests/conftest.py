@@ -6,8 +6,9 @@ import importlib.util
 import itertools
 import os
 import signal
+import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Never, TypeVar
@@ -61,6 +62,13 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, _interrupt)
         # What a test forks ends of SIGTERM, as any process.
         os.register_at_fork(after_in_child=_restore_signals)
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's name: the kernel takes 107 bytes, and `tmp_path` may be longer."""
+    with tempfile.TemporaryDirectory(prefix="sockets-") as folder:
+        yield Path(folder)
 
 
 # SIGTERM ends a run as ^C does: fixtures remove what they made. The runner, which may have had the same signal, sends

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +17,10 @@ from tests.contract.eviction_plugin import Plugin
 from tests.support.ticked_node import UIDS, Node
 
 
-def test_a_plugin_that_chooses_pods_gets_their_records(tmp_path: Path) -> None:
+def test_a_plugin_that_chooses_pods_gets_their_records(tmp_path: Path, sockets: Path) -> None:
     hog = UIDS["hog"]
-    with tempfile.TemporaryDirectory(prefix="plugins-") as folder:  # a path that is short enough for a socket
-        _records_are_sent(Node(tmp_path), Path(folder), hog)
-
-
-def _records_are_sent(node: Node, folder: Path, hog: str) -> None:
-    plugin = Plugin(folder / "one.sock")
-    registry = partial(PluginRegistry, folder, ())
+    node, plugin = Node(tmp_path), Plugin(sockets / "one.sock")
+    registry = partial(PluginRegistry, sockets, ())
     plugins = EvictionPlugins(registry, PodMessages(None, ""), node.watch, lambda: None)
     try:
         until(lambda: plugins.take()[0] == ("one",), "a registered plugin")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +28,8 @@ POD = {"id": "s", "name": "web", "uid": "u-1", "namespace": "team"}
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    """A socket's path, short as it needs to be."""
-    with tempfile.TemporaryDirectory(prefix="nri-") as folder:
-        yield Path(folder) / "nri.sock"
+def path(sockets: Path) -> Path:
+    return sockets / "nri.sock"
 
 
 @pytest.fixture

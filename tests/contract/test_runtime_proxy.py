@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,22 +26,16 @@ PROXY = message_classes("runtime.v1alpha1", PROXY_MESSAGES)
 META = {"name": "web", "uid": "u-1", "namespace": "team"}
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="proxy-") as made:
-        yield Path(made)
-
-
-def proxy_settings(folder: Path, **changes: Any) -> RuntimeProxySettings:
-    paths = {"socket": str(folder / "s.sock"), "config_file": str(folder / "hooks.d/koordebpf.json")}
+def proxy_settings(sockets: Path, **changes: Any) -> RuntimeProxySettings:
+    paths = {"socket": str(sockets / "s.sock"), "config_file": str(sockets / "hooks.d/koordebpf.json")}
     return RuntimeProxySettings(**{**paths, **changes})
 
 
 @contextmanager
-def serving(folder: Path, answers: Answers, **changes: Any) -> Iterator[tuple[RuntimeProxyServer, grpc.Channel]]:
-    with RuntimeProxyServer(proxy_settings(folder, **changes), answers) as server:
+def serving(sockets: Path, answers: Answers, **changes: Any) -> Iterator[tuple[RuntimeProxyServer, grpc.Channel]]:
+    with RuntimeProxyServer(proxy_settings(sockets, **changes), answers) as server:
         until(lambda: server.state[0], lambda: server.state[1])
-        with grpc.insecure_channel(f"unix://{folder / 's.sock'}") as channel:
+        with grpc.insecure_channel(f"unix://{sockets / 's.sock'}") as channel:
             yield server, channel
 
 
@@ -67,10 +60,10 @@ def container_request(**resources: Any) -> Any:
     )
 
 
-def test_a_container_gets_what_is_wanted_and_keeps_the_rest(folder):
+def test_a_container_gets_what_is_wanted_and_keeps_the_rest(sockets):
     wanted = NriResources(cpu_shares=512, cpu_quota_us=-1, memory_limit_bytes=1 << 30)
     answers = Answers(Answer(wanted))
-    with serving(folder, answers) as (server, channel):
+    with serving(sockets, answers) as (server, channel):
         request = container_request(cpu_shares=2, cpu_period=100_000, oom_score_adj=1000, cpuset_mems="0")
         found = call(channel, "PreCreateContainerHook", request).container_resources
         assert (found.cpu_shares, found.cpu_quota, found.memory_limit_in_bytes) == (512, -1, 1 << 30)
@@ -90,8 +83,8 @@ def test_a_container_gets_what_is_wanted_and_keeps_the_rest(folder):
         assert server.counts.adjusted == 2
 
 
-def test_without_anything_to_want_a_request_comes_back_as_it_was(folder):
-    with serving(folder, Answers()) as (_, channel):
+def test_without_anything_to_want_a_request_comes_back_as_it_was(sockets):
+    with serving(sockets, Answers()) as (_, channel):
         request = container_request(cpu_shares=2, cpuset_cpus="1-2", oom_score_adj=-5)
         for method in ("PreCreateContainerHook", "PreStartContainerHook", "PostStopContainerHook"):
             answer = call(channel, method, request)
@@ -99,9 +92,9 @@ def test_without_anything_to_want_a_request_comes_back_as_it_was(folder):
             assert answer.pod_cgroup_parent == request.pod_cgroup_parent
 
 
-def test_pods_that_start_and_stop_are_noted(folder):
+def test_pods_that_start_and_stop_are_noted(sockets):
     answers = Answers()
-    with serving(folder, answers) as (_, channel):
+    with serving(sockets, answers) as (_, channel):
         request = PROXY["PodSandboxHookRequest"](pod_meta=META, cgroup_parent="/kubepods/podu-1")
         assert call(channel, "PreRunPodSandboxHook", request).cgroup_parent == "/kubepods/podu-1"
         assert ([each.uid for each in answers.started], answers.removed) == (["u-1"], [])
@@ -110,25 +103,25 @@ def test_pods_that_start_and_stop_are_noted(folder):
         assert [each.uid for each in answers.removed] == ["u-1"]
 
 
-def test_a_container_that_cannot_be_judged_is_passed_on_as_it_was(folder):
-    with serving(folder, Answers(ValueError("no such thing"))) as (server, channel):
+def test_a_container_that_cannot_be_judged_is_passed_on_as_it_was(sockets):
+    with serving(sockets, Answers(ValueError("no such thing"))) as (server, channel):
         request = container_request(cpu_shares=2)
         answer = call(channel, "PreCreateContainerHook", request)
         assert answer.container_resources == request.container_resources
         assert server.counts.take_problems() == ("pod team/web: no such thing",)
 
 
-def test_with_failure_policy_fail_it_is_refused(folder):
-    with serving(folder, Answers(ValueError("no such thing")), failure_policy="fail") as (_, channel):
+def test_with_failure_policy_fail_it_is_refused(sockets):
+    with serving(sockets, Answers(ValueError("no such thing")), failure_policy="fail") as (_, channel):
         with pytest.raises(grpc.RpcError) as refused:
             call(channel, "PreCreateContainerHook", container_request())
         assert "pod team/web: no such thing" in refused.value.details()
         call(channel, "PreStartContainerHook", container_request())
 
 
-def test_the_proxy_finds_it_by_a_file_for_as_long_as_it_serves(folder):
-    path = folder / "hooks.d/koordebpf.json"
-    with serving(folder, Answers(), disabled_stages=("PostStopPodSandbox",), host_socket="/host/s.sock"):
+def test_the_proxy_finds_it_by_a_file_for_as_long_as_it_serves(sockets):
+    path = sockets / "hooks.d/koordebpf.json"
+    with serving(sockets, Answers(), disabled_stages=("PostStopPodSandbox",), host_socket="/host/s.sock"):
         assert json.loads(until(lambda: path.exists() and path.read_text(), "the file")) == {
             "remote-endpoint": "/host/s.sock",
             "failure-policy": "Ignore",
@@ -136,12 +129,12 @@ def test_the_proxy_finds_it_by_a_file_for_as_long_as_it_serves(folder):
         }
         assert path.stat().st_mode & 0o777 == 0o644
     assert list(path.parent.iterdir()) == []
-    assert not (folder / "s.sock").exists()
+    assert not (sockets / "s.sock").exists()
 
 
-def test_a_directory_that_cannot_be_written_is_a_problem_and_the_server_ends_at_once(folder):
-    (folder / "hooks.d").write_text("a file")
-    with RuntimeProxyServer(proxy_settings(folder), Answers()) as server:
+def test_a_directory_that_cannot_be_written_is_a_problem_and_the_server_ends_at_once(sockets):
+    (sockets / "hooks.d").write_text("a file")
+    with RuntimeProxyServer(proxy_settings(sockets), Answers()) as server:
         until(lambda: "hooks.d" in server.state[1], lambda: server.state[1])
         assert not server.state[0]
         started_s = time.monotonic()

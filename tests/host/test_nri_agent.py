@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,19 +51,9 @@ def hooks(node: NodeCgroup) -> Iterator[HookNode]:
 
 
 @pytest.fixture
-def runtime() -> Iterator[NriRuntimeServer]:
-    with (
-        tempfile.TemporaryDirectory(prefix="nri-") as folder,
-        NriRuntimeServer(Path(folder) / "nri.sock") as server,
-    ):
+def runtime(sockets: Path) -> Iterator[NriRuntimeServer]:
+    with NriRuntimeServer(sockets / "nri.sock") as server:
         yield server
-
-
-@pytest.fixture
-def proxy_folder() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name."""
-    with tempfile.TemporaryDirectory(prefix="proxy-") as folder:
-        yield Path(folder)
 
 
 def arguments(hooks: HookNode, folder: Path, runtime: NriRuntimeServer, **fields: Any) -> tuple[object, ...]:
@@ -197,9 +186,9 @@ def test_without_a_runtime_the_agent_works_and_says_so(hooks, runtime, tmp_path)
         assert agent.stop() == 0
 
 
-def test_only_an_agent_that_acts_serves_the_runtime_proxy(hooks, proxy_folder, tmp_path):
-    config, file = proxy_folder / "config.yaml", proxy_folder / "hooks.d/koordebpf.json"
-    config.write_text(PROXY_CONFIG.format(proxy_folder / "s.sock", file))
+def test_only_an_agent_that_acts_serves_the_runtime_proxy(hooks, sockets, tmp_path):
+    config, file = sockets / "config.yaml", sockets / "hooks.d/koordebpf.json"
+    config.write_text(PROXY_CONFIG.format(sockets / "s.sock", file))
     given = (*hooks.arguments(tmp_path, GATES), "--config", config)
     with LiveAgent(tmp_path, *given) as dry_run:
         dry_run.becomes_ready()
@@ -207,7 +196,7 @@ def test_only_an_agent_that_acts_serves_the_runtime_proxy(hooks, proxy_folder, t
         assert dry_run.stop() == 0
     with LiveAgent(tmp_path, *given, "--enforce") as agent:
         agent.said("runtime proxy: serving")
-        assert json.loads(file.read_text())["remote-endpoint"] == str(proxy_folder / "s.sock")
+        assert json.loads(file.read_text())["remote-endpoint"] == str(sockets / "s.sock")
         until(lambda: agent.metric("koordebpf_runtime_proxy_registered") == 1, "the metric")
         assert agent.stop() == 0
     assert not file.exists()
