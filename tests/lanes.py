@@ -66,6 +66,11 @@ class Lane:
                 )
 
     @property
+    def needs_nothing(self) -> bool:
+        """Tell whether its tests need nothing of the machine but a CPU."""
+        return not (self.is_live or self.is_machine)
+
+    @property
     def is_ready(self) -> bool:
         """Tell whether its tests can start, or never will."""
         return self._bringing is None or self._bringing.poll() is not None
@@ -117,7 +122,7 @@ def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_only_liv
                 else:
                     lane.start(is_first=lane.is_live or not any(each.is_live for each in lanes))
                     running.append(lane)
-            if not are_only_live and all(lane.is_live or lane.is_machine for lane in (*waiting, *running)):
+            if not are_only_live and not any(lane.needs_nothing for lane in (*waiting, *running)):
                 are_only_live = True
                 when_only_live()
             progress.show(running, waiting)
@@ -143,9 +148,8 @@ def _next(waiting: Sequence[Lane], running: Sequence[Lane]) -> Iterator[Lane]:
     machine = next((lane for lane in waiting if lane.is_machine), None) if not has_machine else None
     if machine and machine.is_ready and (cpus > 1 or not (running or has_live)):
         yield machine
-    need_nothing = [lane for lane in waiting if not lane.is_live and not lane.is_machine and lane.is_ready]
-    free = cpus - has_live - sum(not lane.is_live and not lane.is_machine for lane in running)
-    yield from need_nothing[: max(0, free)]
+    free = cpus - has_live - sum(lane.needs_nothing for lane in running)
+    yield from [lane for lane in waiting if lane.needs_nothing and lane.is_ready][: max(0, free)]
 
 
 class _Progress:

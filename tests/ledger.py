@@ -158,7 +158,7 @@ def taken(ledger: Ledger, items: Iterable[str], runs: Sequence[Run]) -> Ledger:
     found = {item: ledger.items[item] for item in sorted(items) if item in ledger.items}
     seconds = {run_item: run_s for run in runs for run_item, run_s in run.passed.items()}
     for item in sorted(set(items) - found.keys(), key=lambda item: (-seconds.get(item, _UNKNOWN_S), item)):
-        found[item] = Entry(_emptiest(found, _beside(item)), seconds.get(item, _UNKNOWN_S))
+        found[item] = Entry(_emptiest(found, _kind(item)), seconds.get(item, _UNKNOWN_S))
     for run in sorted(runs, key=lambda run: run.at):
         for item, run_s in run.passed.items():
             if item in found:
@@ -179,15 +179,15 @@ def tried_again(ledger: Ledger, runs: Sequence[Run]) -> dict[str, SecondTry]:
     return dict(sorted(tries.items()))
 
 
-# Machines, nodes in guests and what uses this machine run beside each other: of each, every turn has as many seconds.
-def _beside(item: str) -> str:
+# Machines, nodes in guests and what uses this machine run at the same time: of each, every turn has as many seconds.
+def _kind(item: str) -> str:
     return "machines" if is_machine(item) else "nodes" if item.startswith("tests/node/") else "here"
 
 
-def _emptiest(entries: Mapping[str, Entry], beside: str) -> int:
+def _emptiest(entries: Mapping[str, Entry], kind: str) -> int:
     sums = dict.fromkeys(range(TURNS), 0.0)
     for item, entry in entries.items():
-        sums[entry.turn] += entry.seconds if _beside(item) == beside else 0
+        sums[entry.turn] += entry.seconds if _kind(item) == kind else 0
     return min(sums, key=lambda turn: (sums[turn], turn))
 
 
@@ -195,7 +195,7 @@ def spread(ledger: Ledger) -> Ledger:
     """Return the ledger with turns given again, by the seconds that are known now."""
     found: dict[str, Entry] = {}
     for item, entry in sorted(ledger.items.items(), key=lambda each: (-each[1].seconds, each[0])):
-        found[item] = msgspec.structs.replace(entry, turn=_emptiest(found, _beside(item)))
+        found[item] = msgspec.structs.replace(entry, turn=_emptiest(found, _kind(item)))
     return Ledger(ledger.merges, dict(sorted(found.items())), ledger.second_tries)
 
 

@@ -1,4 +1,4 @@
-"""What an agent that only watches says of what another one left in force, and what it ends of it."""
+"""What a dry run logs of what another agent did not restore, and what it ends of it."""
 
 from __future__ import annotations
 

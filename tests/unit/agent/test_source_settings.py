@@ -10,6 +10,7 @@ import pytest
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.errors import ConfigError
+from koordebpf.kube.sources.file import FileSource
 
 FILE = (Path("pods.yaml"),)
 
@@ -33,4 +34,4 @@ def test_what_is_missing_is_named(settings: dict[str, Any], path: str) -> None:
 
 
 def test_files_need_no_more() -> None:
-    open_source(AgentConfig(files=FILE))
+    assert isinstance(open_source(AgentConfig(files=FILE)), FileSource)

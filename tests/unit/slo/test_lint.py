@@ -1,4 +1,4 @@
-"""What is in force of a strategy although it cannot be meant so, in sentences."""
+"""Values of a strategy that apply as koordlet has them, although they cannot be meant so, in sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
 REAL_LIMIT = "evictByRealLimit"
-IN_FORCE = "is in force all the same, as in koordlet"
+APPLIES = "is in force all the same, as in koordlet"
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ IN_FORCE = "is in force all the same, as in koordlet"
                 " are held to it whatever the others use"
             ],
         ),
-        ({"memoryEvictThresholdPercent": 170}, [f"s.memoryEvictThresholdPercent: 170: must be 0…100; it {IN_FORCE}"]),
+        ({"memoryEvictThresholdPercent": 170}, [f"s.memoryEvictThresholdPercent: 170: must be 0…100; it {APPLIES}"]),
         (
             {"cpuEvictPolicy": "no"},
-            [f"s.cpuEvictPolicy: 'no': must be one of {REAL_LIMIT}, evictByAllocatable; {REAL_LIMIT} {IN_FORCE}"],
+            [f"s.cpuEvictPolicy: 'no': must be one of {REAL_LIMIT}, evictByAllocatable; {REAL_LIMIT} {APPLIES}"],
         ),
         (
             {"cpuSuppressPolicy": "cpuIdle"},
             [
-                f"s.cpuSuppressPolicy: 'cpuIdle': must be one of cpuset, cfsQuota; cpuset {IN_FORCE}",
+                f"s.cpuSuppressPolicy: 'cpuIdle': must be one of cpuset, cfsQuota; cpuset {APPLIES}",
                 "s.cpuSuppressPolicy: Koordinator has no cpuIdle: it is suppress.policy of the agents' settings",
             ],
         ),
