@@ -7,6 +7,7 @@ Beside tests that do not need it yet, that is time that they leave; the manifest
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -40,8 +41,12 @@ def of_folder(folder: str, test_modules: Sequence[str] = (), *, quick: bool = Fa
     found = _OF_FOLDERS.get(folder, ())
     if not (found and test_modules):
         return found
-    graph = imports.graph(imports.sources())
-    return tuple(name for name in found if imports.importers(graph, [_path(name)]).keys() & set(test_modules))
+    return tuple(name for name in found if imports.importers(_graph(), [_path(name)]).keys() & set(test_modules))
+
+
+@functools.cache  # two seconds; the sources stay as they are while it runs
+def _graph() -> imports.Graph:
+    return imports.graph(imports.sources())
 
 
 def _path(name: str) -> str:
