@@ -10,7 +10,7 @@ import pytest
 
 from tests.lanes import Lane, run
 
-# Each goes on until one of every kind has been started, however busy the machine is.
+# Each runs until one of every kind has been started, however busy the machine is.
 _KINDS = 3
 _UNTIL = "until [ $(grep -c + {log}) -ge {count} ]; do sleep 0.05; done"
 _MOST_S = 60
