@@ -98,21 +98,21 @@ class _Worker:
             self._note(ran, call, time.monotonic_ns() - since_ns)
 
     def _note(self, ran: Ran, call: _Call, took_ns: int) -> None:
-        self.counts[ran.ending] += 1
-        self.spent_ns += took_ns
         name, said = self.settings.name, printable(ran.output.strip())
-        self.ended.append((call.decision, HookResult(name, call.when, ran.ending, took_ns, printable(ran.detail))))
         if said:
             _log.debug("hook %s said: %s", name, said[:_LOGGED_CHARS])
         if ran.ending == "done":
             if self._failed_in_a_row:
                 _log.info("hook %s works again, after %d calls that failed", name, self._failed_in_a_row)
             self._failed_in_a_row, self.problem = 0, None
-            return
-        self.problem = printable(ran.detail) + (f": {said[:_SHOWN_CHARS]}" if said else "")
-        if not self._failed_in_a_row:
-            _log.warning("hook %s failed: %s; more of its failures are only counted", name, self.problem)
-        self._failed_in_a_row += 1
+        else:
+            self.problem = printable(ran.detail) + (f": {said[:_SHOWN_CHARS]}" if said else "")
+            if not self._failed_in_a_row:
+                _log.warning("hook %s failed: %s; more of its failures are only counted", name, self.problem)
+            self._failed_in_a_row += 1
+        self.ended.append((call.decision, HookResult(name, call.when, ran.ending, took_ns, printable(ran.detail))))
+        self.spent_ns += took_ns
+        self.counts[ran.ending] += 1  # the last: who sees it counted sees what came of it
 
 
 class EvictionHooks:
