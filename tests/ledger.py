@@ -50,8 +50,9 @@ _MOST_RUNS = 200  # kept until they are taken
 
 
 class Entry(msgspec.Struct):
-    """Of one item: its turn, what it took, and the last commit at which it passed, with the day.
+    """Of one item: its turn, the seconds that it took, and the last commit at which it passed, with the day.
 
+    `seconds`: of a machine those that it had a CPU, of a module those of its tests with their fixtures.
     `machine`: the virtual machine that it passed in, of a module of which this kernel skips every slow test.
     """
 

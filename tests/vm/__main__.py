@@ -120,19 +120,18 @@ def run(variants: Sequence[Variant], jobs: int, minutes: float, *, renew: bool) 
         if is_over.is_set():
             raise CannotHave("interrupted")
         results = RESULTS / variant.folder
-        began_s = time.monotonic()
         say_of_it = partial(_say_of, variant)
         kernel = kernel_of(variant, kernels)
-        boot(variant, kernel, RESULTS / "snapshot", results, minutes, say_of_it)
+        cpu_s = boot(variant, kernel, RESULTS / "snapshot", results, minutes, say_of_it)
         verdict = judge(results)
         # Emulated, on a machine that others use too; a kernel that crashed says so.
         if verdict.is_only_silent and not is_over.is_set():
             explain(variant, verdict, results)
             say_of_it("once more, its CPUs emulated by one thread")
             variant = msgspec.structs.replace(variant, has_one_thread=True)
-            boot(variant, kernel, RESULTS / "snapshot", results, minutes, say_of_it)
+            cpu_s += boot(variant, kernel, RESULTS / "snapshot", results, minutes, say_of_it)
             verdict = judge(results)
-        verdict = msgspec.structs.replace(verdict, seconds=round(time.monotonic() - began_s, 1))
+        verdict = msgspec.structs.replace(verdict, cpu_s=round(cpu_s, 1))
         (results / "verdict.json").write_bytes(msgspec.json.encode(verdict))
         say_of_it(summary_line(counts([verdict])))
         return verdict
@@ -286,7 +285,7 @@ def main(
         again = {
             name: cause for variant in variants for name, cause in unsteady(variant, verdicts[variant.title]).items()
         }
-    passed = {title: verdict.seconds for title, verdict in verdicts.items() if not verdict.count("failed")}
+    passed = {title: verdict.cpu_s for title, verdict in verdicts.items() if not verdict.count("failed")}
     there = modules_of(verdicts) if tests is None else {}
     if counts_path is None:  # with it the caller, which runs more than this, judges them
         unsure = [f"needed a second try twice: {name}" for name in twice(again)]

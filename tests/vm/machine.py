@@ -102,8 +102,10 @@ def has_kvm() -> bool:
     return bool(flags) and os.access("/dev/kvm", os.R_OK | os.W_OK)
 
 
-def boot(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, minutes: float, say: Say) -> None:
-    """Boot, run, power off. What happened stands in `results`; a machine that does not end in time is ended.
+def boot(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, minutes: float, say: Say) -> float:
+    """Boot, run, power off; return the seconds that it had a CPU, however busy this machine is.
+
+    What happened stands in `results`; a machine that does not end in time is ended.
 
     Raises:  CannotHave: there is no QEMU, no virtme-ng.
     """
@@ -139,6 +141,7 @@ def boot(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, minute
             scratch.unlink()
             monitor.close()
     say(f"ended after {time.monotonic() - started_s:.0f} s, {cpu_s:.0f} s of them on a CPU")
+    return cpu_s
 
 
 def _make_scratch(path: Path) -> None:
@@ -195,7 +198,7 @@ def _command(variant: Variant, kernel: Kernel, snapshot: Path, results: Path, op
 def _wait(
     process: subprocess.Popen[bytes], started_s: float, at_most_s: float, results: Path, say: Say
 ) -> tuple[float, bool]:
-    # Returns the CPU time of QEMU, which says what a run costs however busy the machine is; and whether it ended.
+    # Returns the CPU time of QEMU, and whether it ended.
     said, heard, cpu_s, heard_bytes = started_s, started_s, 0.0, -1
     while (now := time.monotonic()) - started_s < at_most_s and now - heard < _SILENT_S:
         try:

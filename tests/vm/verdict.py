@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
     release: str = ""
     programs: dict[str, str] = {}
     strategies: dict[str, str] = {}
-    seconds: float = 0.0  # from before its boot
+    cpu_s: float = 0.0  # that it had a CPU, however often it was booted
 
     @property
     def is_only_silent(self) -> bool:
