@@ -42,7 +42,7 @@ test-minors: setup ## Run a few tests on each Kubernetes; MINORS="1.36 1.37": th
 	@.ci/setup node
 	@$(PYTHON) -m tests.minors $(MINORS)
 
-cover: setup ## Gate coverage of pure code (3 minutes); LIVE=1: show agent, act, kube.
+cover: setup ## Gate coverage of pure code (2 minutes); LIVE=1: show agent, act, kube.
 	@$(PYTHON) -m tests.cover $(if $(LIVE),--live,--gate)
 
 mutate: setup ## Change code at random and see whether tests notice; ROOM=kube: there, CHANGED=1: what differs from main.

@@ -20,20 +20,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import slipcover
+
 from tests import imports
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "koordebpf"
 ROOMS = ("policy", "state", "slo", "attribution")
 LIVE_ROOMS = ("agent", "act", "kube")
 FOLDERS = ("unit", "trees", "golden", "scenarios", "properties")
 LIVE_FOLDERS = ("host", "cluster")
 _LEAST_LINES, _LEAST_BRANCHES = 98, 95
-# Python imports it at its start: each process below a test is measured, and adds what it found when it ends.
-_MEASURE_CHILDREN = "import coverage\ncoverage.process_startup()\n"
-# By its path: tests copy the package, and run the copy.
-_SETTINGS = f"[run]\nbranch = true\nparallel = true\nsource = {ROOT / 'koordebpf'}\ndata_file = {{data}}\n"
+# Python imports it at its start: each process below a test is measured, and writes what it reached when it ends. By its
+# path: tests copy the package, and run the copy.
+_MEASURE = """\
+import atexit, json, os
+import slipcover
 
-Files = dict[str, dict[str, Any]]  # what coverage says of each file, by path below the package
+package, folder = {package!r}, {folder!r}
+measured = slipcover.Slipcover(branch=True)
+slipcover.ImportManager(measured, slipcover.FileMatcher([package])).__enter__()
+
+
+@atexit.register
+def write():
+    os.chdir("/")  # the folder that it is in may be gone
+    reached = measured.get_coverage()
+    reached["files"] = {{"/" + path: found for path, found in reached["files"].items()}}
+    with open(f"{{folder}}/{{os.getpid()}}.json", "w") as file:
+        json.dump(reached, file)
+"""
+
+Files = dict[str, dict[str, Any]]  # what slipcover says of each file, by path below the package
 
 
 def tests_of(rooms: Sequence[str]) -> list[str]:
@@ -47,10 +65,8 @@ def tests_of(rooms: Sequence[str]) -> list[str]:
 def environment(folder: Path) -> dict[str, str]:
     """Return what processes have to get so that what they reach is written to a folder, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = folder / "settings"
-    settings.write_text(_SETTINGS.format(data=folder / "data"))
-    (folder / "sitecustomize.py").write_text(_MEASURE_CHILDREN)
-    return {"COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    (folder / "sitecustomize.py").write_text(_MEASURE.format(package=str(PACKAGE), folder=str(folder)))
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
 def measure(folder: Path, tests: Sequence[str], *, must_pass: bool = True) -> None:
@@ -59,6 +75,8 @@ def measure(folder: Path, tests: Sequence[str], *, must_pass: bool = True) -> No
     Raises:  SystemExit: one fails that must pass.
     """
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    # Its plugin is there for xdist alone, and is imported before pytest could rewrite it.
+    command += ["-p", "no:slipcover", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     done = subprocess.run([*command, *tests], cwd=ROOT, env=os.environ | environment(folder), check=False)
     if must_pass and done.returncode:
         raise SystemExit(f"pytest ended with {done.returncode}: nothing is measured")
@@ -66,12 +84,10 @@ def measure(folder: Path, tests: Sequence[str], *, must_pass: bool = True) -> No
 
 def measured(folder: Path) -> Files:
     """Return what was reached, by what is in a folder."""
-    settings, report = folder / "settings", folder / "report.json"
-    for step in (["combine", "-q"], ["json", "-q", "-o", str(report)]):
-        command = [sys.executable, "-m", "coverage", step[0], f"--rcfile={settings}", *step[1:]]
-        subprocess.run(command, cwd=ROOT, check=True)
-    files: Files = json.loads(report.read_text())["files"]
-    return {Path(path).relative_to("koordebpf").as_posix(): found for path, found in files.items()}
+    total = slipcover.Slipcover(branch=True, source=[PACKAGE]).get_coverage()
+    for path in folder.glob("*.json"):
+        slipcover.merge_coverage(total, json.loads(path.read_bytes()))
+    return {Path(path).resolve().relative_to(PACKAGE).as_posix(): found for path, found in total["files"].items()}
 
 
 def sums_of(files: Mapping[str, dict[str, Any]], rooms: Iterable[str]) -> dict[str, list[int]]:
@@ -79,8 +95,9 @@ def sums_of(files: Mapping[str, dict[str, Any]], rooms: Iterable[str]) -> dict[s
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for path, found in files.items():
         if (room := next((room for room in rooms if path.startswith(f"{room}/")), None)) is not None:
-            summary = found["summary"]
-            of_file = [summary[key] for key in ("covered_lines", "num_statements", "covered_branches", "num_branches")]
+            has = found["summary"]
+            lines, branches = has["covered_lines"], has["covered_branches"]
+            of_file = [lines, lines + has["missing_lines"], branches, branches + has["missing_branches"]]
             sums[room] = [one + other for one, other in zip(sums[room], of_file, strict=True)]
     return sums
 
