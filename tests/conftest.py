@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Keep the tests of a module in one process, all that use the live kernel in one, and all machines."""
+    """Keep the tests of a module in one process, all that use the live kernel in one, an API server's, and machines."""
     if config.getoption("dist") != "load":  # that of `pytest -n 2`
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -125,7 +125,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
             need = needs.of_module(_TESTS.parent / module)
-            return needs.ROOT if need in needs.LIVE else need if need == needs.MACHINE else module
+            return needs.ROOT if need in needs.LIVE else module if need == needs.NOTHING else need
 
     return Scheduling(config, log)
 

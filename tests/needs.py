@@ -9,17 +9,18 @@ import functools
 import re
 from pathlib import Path
 
-NOTHING, ROOT, CLUSTER, MACHINE, BROWSER = "nothing", "root", "cluster", "machine", "browser"
+NOTHING, ROOT, API, KUBELET, MACHINE, BROWSER = "nothing", "root", "api", "kubelet", "machine", "browser"
 ALL = {
     NOTHING: "nothing of the machine",
     ROOT: "root and the live kernel",
-    CLUSTER: "root, a real API server and a real node",
+    API: "root and a real API server",
+    KUBELET: "root, the live kernel, a real API server and a real node",
     MACHINE: "a virtual machine",
     BROWSER: "a browser",
 }
-# These measure, or fill the machine: one runs at a time, and beside it what is in a virtual machine or needs nothing.
-LIVE = (ROOT, CLUSTER, BROWSER)
-_OF_FOLDERS = {"host": ROOT, "cluster": CLUSTER, "node": MACHINE, "vm": MACHINE, "browser": BROWSER}
+# These measure, or fill the machine: one runs at a time, beside all others.
+LIVE = (ROOT, KUBELET, BROWSER)
+_OF_FOLDERS = {"host": ROOT, "cluster": API, "node": MACHINE, "vm": MACHINE, "browser": BROWSER}
 _OWN = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(ALL)})\b", re.MULTILINE)
 _TESTS = Path(__file__).parent
 

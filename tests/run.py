@@ -53,7 +53,7 @@ FOLDERS = {
 # pytest's arguments where a test fails once in ten thousand because this machine did something else meanwhile. Of more
 # than a handful each is a failure.
 AGAIN = f"@{TESTS / 'again.txt'}"
-_TRIED_AGAIN = {needs.ROOT, needs.CLUSTER, needs.MACHINE}  # and what waits for sockets
+_TRIED_AGAIN = {needs.ROOT, needs.API, needs.KUBELET, needs.MACHINE}  # and what waits for sockets
 # Two thirds of their time they wait for a socket. Those of a module share what they started.
 _IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
 # The longest first.

@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.cluster.binaries import Binaries, obtain, say_line
 from tests.cluster.control_plane import ControlPlane, control_plane
 from tests.cluster.node import RealNode
 from tests.cluster.objects import AGENT, NAMESPACE, install, node
 from tests.cluster.required import require_real_node
 from tests.cluster.story import NODE_BYTES, Story
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse tests of a real node that would run beside others of the live kernel."""
+    for item in items:
+        if "real_node" in getattr(item, "fixturenames", ()) and needs.of_module(item.path) != needs.KUBELET:
+            raise pytest.UsageError(f"{item.nodeid} uses a real node: mark its module kubelet")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from tests.cluster.api import Object
 from tests.cluster.objects import budget, reasons
 from tests.cluster.story import Story
 
+pytestmark = pytest.mark.kubelet
+
 
 def add_two(story: Story) -> None:
     """Add `low`, which is evicted before `high`; either is enough."""

@@ -17,7 +17,7 @@ import pytest
 from tests.cluster.agent_image import Unpacked, obtain_image, unpack
 from tests.cluster.binaries import cache_folder, say_line, unpacked
 
-pytestmark = pytest.mark.slow  # building the image takes minutes on a fresh machine
+pytestmark = [pytest.mark.kubelet, pytest.mark.slow]  # building the image takes minutes on a fresh machine
 
 MAX_BYTES = 150_000_000
 KOORDEBPF = "opt/koordebpf/bin/koordebpf"

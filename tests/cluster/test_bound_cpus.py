@@ -21,6 +21,8 @@ from tests.cluster.objects import GIB, PRIORITIES, pod
 from tests.cluster.required import require_real_node
 from tests.contract.apiserver import until
 
+pytestmark = pytest.mark.kubelet
+
 STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
 WHOLE = {"cpu": "1", "memory": "64Mi"}
 

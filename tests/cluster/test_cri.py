@@ -8,6 +8,8 @@ from koordebpf.kube.clients.cri import Cri, PodContainers
 from tests.cluster.story import Story
 from tests.support.patience import patience
 
+pytestmark = pytest.mark.kubelet
+
 
 @pytest.mark.slow
 def test_the_containers_of_a_victim_are_stopped_and_its_object_stays(story: Story) -> None:

@@ -20,7 +20,7 @@ from tests.cluster.processes import ServerProcess, wait_for
 from tests.contract.apiserver import until
 from tests.support.followed import Followed
 
-pytestmark = pytest.mark.slow  # one story: each test needs the one before
+pytestmark = [pytest.mark.kubelet, pytest.mark.slow]  # one story: each test needs the one before
 
 USER_PODS = ("web", "batch")
 WRITTEN = (

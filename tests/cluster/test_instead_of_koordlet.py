@@ -23,7 +23,7 @@ from tests.cluster.objects import AGENT, BASE, NAMESPACE, documents, install, po
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.kubelet, pytest.mark.slow]
 
 NODE = "colocated"
 NODE_BYTES = 3 << 30

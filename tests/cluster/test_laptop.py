@@ -13,7 +13,7 @@ from tests.cluster.laptop import Laptop, documented_commands
 from tests.cluster.objects import NAMESPACE
 from tests.contract.apiserver import until
 
-pytestmark = pytest.mark.slow  # one story: each test needs the one before
+pytestmark = [pytest.mark.kubelet, pytest.mark.slow]  # one story: each test needs the one before
 
 AMPLE = {"memoryEvictThresholdPercent": 90, "memoryEvictLowerPercent": 85}
 SHORT = {"memoryEvictThresholdPercent": 22, "memoryEvictLowerPercent": 18}

@@ -31,6 +31,8 @@ from tests.cluster.story import Story
 from tests.cluster.topologies import defined, topology_of
 from tests.contract.apiserver import let_it_spin, until
 
+pytestmark = pytest.mark.kubelet
+
 RIGHTS = BASE.parent / "components/instead-of-koordlet/rbac-topology.yaml"
 BATCH = {"name": "kubernetes.io/batch-cpu", "capacity": "1k", "allocatable": "1k", "available": "1k"}
 # In the node's network and with a token of the agent's.

@@ -23,7 +23,7 @@ from tests.cluster.story import NODE_BYTES, Story
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.kubelet, pytest.mark.slow]
 
 AMOUNTS = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": str(64 * MIB)}
 # What it was started with, before anything of it can have been changed.

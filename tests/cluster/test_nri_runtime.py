@@ -24,7 +24,7 @@ from tests.cluster.node import hierarchies, remove_cgroups
 from tests.contract.apiserver import until
 from tests.node import crio
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.kubelet, pytest.mark.slow]
 
 BATCH = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": str(64 * MIB)}
 LABELS = {"koordinator.sh/qosClass": "BE"}

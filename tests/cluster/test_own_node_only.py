@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -18,9 +17,8 @@ from koordebpf.kube.http.transport import open_cluster
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import AGENT, BASE, NAMESPACE, documents, node, pod
+from tests.cluster.objects import BASE, NAMESPACE, documents, node
 from tests.cluster.own_node import POLICIES, Tenant, client
-from tests.cluster.story import Story
 from tests.contract.apiserver import until
 
 TIMEOUT_S = 5.0
@@ -501,22 +499,3 @@ def test_the_policies_are_right_by_their_types(cluster: ControlPlane) -> None:
         if one["kind"] == POLICY:
             status = until(lambda one=one: (cluster.api.get(one) or {}).get("status"), "the types are checked")
             assert "expressionWarnings" not in status.get("typeChecking", {}), one["metadata"]["name"]
-
-
-@pytest.mark.slow
-def test_the_agent_evicts_with_the_token_of_its_pod(story: Story, cluster: ControlPlane) -> None:
-    cluster.api.patch(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": story.namespace}}, labelled(ALLOWED)
-    )
-    mine = pod(f"agent-{secrets.token_hex(4)}", story.node.name, namespace=NAMESPACE)
-    mine["spec"]["serviceAccountName"] = AGENT
-    made = cluster.api.create(mine)
-    try:
-        story.hold("hog", 600)
-        story.agent(kubeconfig=cluster.service_account(NAMESPACE, AGENT, made))
-        story.threshold(memoryEvictThresholdPercent=story.used_percent() - 5)
-        story.evicted("hog")
-        story.is_gone("hog")
-        assert [event["reason"] for event in story.events("hog")] == ["evictPodSuccess"]
-    finally:
-        cluster.api.delete(made, gracePeriodSeconds=0)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 
 from koordebpf.units import MIB
 from tests.cluster.accounts import resource_of
 from tests.cluster.api import Object
-from tests.cluster.objects import AGENT, NAMESPACE, deployed, reasons
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.objects import AGENT, NAMESPACE, deployed, pod, reasons
 from tests.cluster.story import Story, policy
+
+pytestmark = pytest.mark.kubelet
 
 BATCH = "kubernetes.io/batch-memory"
 
@@ -176,3 +181,21 @@ def asked_since(story: Story, number: int) -> list[Object]:
 
 def rights(story: Story, since: int) -> set[tuple[str, str]]:
     return {(each["verb"], resource_of(each)) for each in asked_since(story, since)}
+
+
+@pytest.mark.slow
+def test_the_agent_evicts_with_the_token_of_its_pod(story: Story, cluster: ControlPlane) -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": story.namespace}}
+    cluster.api.patch(namespace, {"metadata": {"labels": {"koordebpf.io/eviction": "own-node"}}})
+    mine = pod(f"agent-{secrets.token_hex(4)}", story.node.name, namespace=NAMESPACE)
+    mine["spec"]["serviceAccountName"] = AGENT
+    made = cluster.api.create(mine)
+    try:
+        story.hold("hog", 600)
+        story.agent(kubeconfig=cluster.service_account(NAMESPACE, AGENT, made))
+        story.threshold(memoryEvictThresholdPercent=story.used_percent() - 5)
+        story.evicted("hog")
+        story.is_gone("hog")
+        assert [event["reason"] for event in story.events("hog")] == ["evictPodSuccess"]
+    finally:
+        cluster.api.delete(made, gracePeriodSeconds=0)
