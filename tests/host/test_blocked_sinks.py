@@ -98,17 +98,8 @@ def protects_and_ends(agent: LiveAgent, container: Path) -> None:
     print(f"ended within {time.monotonic() - since:.2f} s")
 
 
-@pytest.mark.story
-@pytest.mark.parametrize(
-    "what",
-    [
-        "full fifo",
-        *(
-            pytest.param(what, marks=pytest.mark.slow)
-            for what in ("stdout", "full disk", "fifo", "hung disk", "disk that hangs later")
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["full fifo", "stdout", "full disk", "fifo", "hung disk", "disk that hangs later"])
 def test_a_hog_is_evicted_without_a_reader_of_log_and_audit(
     node: NodeCgroup, start: Start, pipe: FullPipe, stack: ExitStack, tmp_path: Path, what: str
 ) -> None:

@@ -24,6 +24,8 @@ from tests.host.rigs.burst_pod_node import LIMIT_US, BurstPodNode
 from tests.host.rigs.live_node import or_skipped
 from tests.support.nodes import MIB, NodeCgroup
 
+pytestmark = pytest.mark.slow
+
 SIGNAL = "CPU quotas"
 
 

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PODS = "deploy/examples/pods.yaml"
 COMMAND = [sys.executable, "-m", "koordebpf"]
@@ -38,6 +40,7 @@ def test_an_agent_runs_with_the_pods_and_settings(tmp_path: Path) -> None:
     assert not [line for line in said if " E " in line], said
 
 
+@pytest.mark.slow
 def test_top_knows_the_pods_threshold() -> None:
     done = subprocess.run(
         [*COMMAND, "top", "--pods", PODS, "--frame"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -228,6 +228,7 @@ def _with_tid_first(text: str) -> str:
     return text.replace("\t__u32 tgid;\n\t__u32 tid;\n", "\t__u32 tid;\n\t__u32 tgid;\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "make_older"), [("koord_cgroup", _with_shorter_names), ("koord_reclaim", _with_tid_first)]
 )

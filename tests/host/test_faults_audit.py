@@ -176,8 +176,8 @@ def test_an_eviction_does_not_wait_for_a_full_disk(node: NodeCgroup, start: Star
     assert agent.stop() == 0
 
 
-@pytest.mark.story
-@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_killed_agent_loses_no_record_and_its_successor_evicts_no_pod_twice(
     node: NodeCgroup, start: Start, tmp_path: Path, moment: str
 ) -> None:

@@ -91,6 +91,7 @@ def test_decisions_are_shown_to_root_and_never_over_tcp(agent: LiveAgent) -> Non
     assert not list(agent.run_dir.glob("*"))
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_leaves_a_socket_that_the_next_replaces(
     agent: LiveAgent, node: NodeCgroup, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_hog_does_not_hide_behind_a_second_cgroup_of_its_name(node: NodeCgroup
         hog.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", ["/kubelet", "/system.slice/docker-3f.scope/kubelet"])
 def test_a_root_that_is_not_the_nodes_is_learned_and_kept_or_given(node: NodeCgroup, tmp_path: Path, root: str) -> None:
     (container,) = node.add_pod("hog", be=True, priority=5000)

@@ -25,6 +25,8 @@ from tests.support.loads.storms import can_count, limit, visit
 from tests.support.nodes import NodeCgroup
 from tests.support.tracefs import NO_TRACEFS
 
+pytestmark = pytest.mark.slow
+
 FEW = 4
 STORMS = 16
 STORM_MS = 500
@@ -35,7 +37,6 @@ def totals_of(watch: NodeWatch) -> Totals:
     return decode_totals(watch.signals.totals())
 
 
-@pytest.mark.slow
 def test_more_tasks_stall_at_once_than_fit(node: NodeCgroup, watch_node: WatchNode) -> None:
     containers = [node.add_pod(f"storm-{number}")[0] for number in range(STORMS)]
     watch = watch_node(with_entries("start", 1))
@@ -51,7 +52,6 @@ def test_more_tasks_stall_at_once_than_fit(node: NodeCgroup, watch_node: WatchNo
     assert totals.node_stalled == 0
 
 
-@pytest.mark.slow
 def test_more_cgroups_that_stall_than_sums(node: NodeCgroup, watch_node: WatchNode) -> None:
     containers = [node.add_pod(f"storm-{number}")[0] for number in range(STORMS)]
     watch = watch_node(with_entries("stalls", FEW))

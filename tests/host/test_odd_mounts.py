@@ -29,7 +29,9 @@ def beside_a_mount(folder: Path, name: bytes) -> tuple[str, ...]:
     return "unshare", "-m", "sh", "-c", _BIND, "sh", os.fsdecode(volume), str(place)
 
 
-@pytest.mark.parametrize("name", SUB_PATHS)
+@pytest.mark.parametrize(
+    "name", [SUB_PATHS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SUB_PATHS[1:])]
+)
 def test_commands_read_the_node(tmp_path: Path, name: bytes) -> None:
     prefix = [*beside_a_mount(tmp_path, name), sys.executable, "-m", "koordebpf"]
     restore = [*prefix, "restore", "--run-dir", str(tmp_path / "run"), "--dry-run"]

@@ -59,14 +59,10 @@ def left_of(pid: int) -> list[str]:
     return left
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name == "memory-hog" else pytest.mark.slow)
-        for name in names()
-        if not load(name).needs_swap and not load(name).needs_v2 and load(name).felt is None
-    ],
+    [name for name in names() if not load(name).needs_swap and not load(name).needs_v2 and load(name).felt is None],
 )
 def test_it_is_reported_as_expected(name: str) -> None:
     code, out = played(name)

@@ -30,6 +30,7 @@ def fill() -> None:
         held.append(bytearray(16 * MIB))
 
 
+@pytest.mark.slow
 def test_a_program_that_falls_silent_is_noticed(
     memory_cgroup: Path, make_signals: MakeSignals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

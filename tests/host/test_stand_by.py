@@ -105,7 +105,7 @@ def test_what_is_reset_while_no_agent_acts_is_held_before_anything_is_measured(h
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_one_that_is_ended_leaves_the_other_at_work(held: HeldNode, tmp_path: Path) -> None:
     before = held.quota_file.read_bytes()
     with acting(held, tmp_path) as first, waiting(held, tmp_path) as second:
