@@ -30,6 +30,7 @@ OTHER_MACHINE = "not this kind of machine: "
 # The property of junit.xml that says how often a test was tried; each try is a testcase there.
 TRIES = "tries"
 CAUSE = "cause"  # how the first of them failed
+_CAUSE_CHARS = 400
 _CAUSE_LINES = 2  # the first names what was done, the second how it failed, where a program was run
 SPENT = "spent"  # seconds with its fixtures, where those are many
 _REPORTED_S = 0.5
@@ -137,7 +138,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     item.stash[_SPENT] = item.stash.get(_SPENT, 0.0) + report.duration
     if not report.passed and _CAUSE not in item.stash and (crash := getattr(report.longrepr, "reprcrash", None)):
         message = " ".join(crash.message.split("\n")[:_CAUSE_LINES]).strip()
-        item.stash[_CAUSE] = f"{message} ({Path(crash.path).name}:{crash.lineno})"
+        item.stash[_CAUSE] = f"{message[:_CAUSE_CHARS]} ({Path(crash.path).name}:{crash.lineno})"
     if report.when == "teardown":
         if (tries := getattr(item, "execution_count", 1)) > 1:  # by pytest-rerunfailures
             report.user_properties += [(TRIES, tries), (CAUSE, item.stash.get(_CAUSE, ""))]
