@@ -25,6 +25,8 @@ from tests.cluster.objects import BASE, BOOTSTRAP, NAMESPACE, documents, is_serv
 from tests.cluster.story import Story
 from tests.contract.apiserver import until
 
+pytestmark = pytest.mark.kubelet
+
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 MANAGER_LEASE: Object = {
     "apiVersion": "coordination.k8s.io/v1",
