@@ -59,7 +59,7 @@ def test_a_successor_takes_over_the_cpus_and_never_gives_all_of_them(
     config.write_text(json.dumps(whole))
     arguments = ("--pods", manifest, "--node-cgroup", node.path, "--enforce")
     with LiveAgent(tmp_path, "--config", config, *arguments) as agent:
-        until(lambda: writes(agent, file), f"fewer CPUs, but: {agent.log}", 60)
+        until(lambda: writes(agent, file), lambda: f"fewer CPUs, but: {agent.log}", 60)
         assert agent.stop(timeout_s=60) == 0
         left = writes(agent, file)[-1]["new"]
     assert 2 <= len(cpus(left)) < online
@@ -71,7 +71,7 @@ def test_a_successor_takes_over_the_cpus_and_never_gives_all_of_them(
             seen.add(file.read_text())
             return agent.metric("koordebpf_be_cpu_cores") > 0
 
-        until(has_decided, f"the successor's own decision, but: {agent.log}", 60)
+        until(has_decided, lambda: f"the successor's own decision, but: {agent.log}", 60)
         # THEN what was read, and what was written between two readings, begins with what was left and is never all
         changes = writes(agent, file)
         assert [change["old"] for change in changes] == [left, *(change["new"] for change in changes)][: len(changes)]
