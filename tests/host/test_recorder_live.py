@@ -19,6 +19,7 @@ from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.values import Pace
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
+from tests.host.rigs.live_node import write_config
 from tests.support.loads.workloads import Hog
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
@@ -135,7 +136,8 @@ def test_record_needs_no_agent_and_writes_one_file(node: NodeCgroup, tmp_path: P
     node.add_pod("calm")
     manifest = node.write_manifest(tmp_path / "pods.json", 70, 60)
     output = tmp_path / "node.rounds"
-    arguments = ("--seconds", 2.5, "--pods", manifest, "--node-cgroup", node.path)
+    settings = write_config(tmp_path, node={"runDir": str(tmp_path / "run")})
+    arguments = ("--config", settings, "--seconds", 2.5, "--pods", manifest, "--node-cgroup", node.path)
     done = koordebpf("record", output, *arguments)
     assert done.returncode == 0, done.stderr
     assert re.search(r"[234] rounds, ", done.stderr)
