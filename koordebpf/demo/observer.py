@@ -13,7 +13,7 @@ from koordebpf.errors import CgroupGone
 from koordebpf.events.layout import check_layout, decode_stall
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals.interface import Backend, SignalRequest
 from koordebpf.state.measured import MemoryParts
 from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
 from koordebpf.units import NS_PER_S, PAGE_BYTES
@@ -21,25 +21,30 @@ from koordebpf.units import NS_PER_S, PAGE_BYTES
 _NO_PODS = 0  # version of what says whose the cgroups are: nothing, always
 
 
-class NodeObserver:
-    """Reads the node's usage and its pods' stalls; each sample goes into `crossing`."""
+def open_sums(node: NodeCgroup, hierarchy: MemoryHierarchy) -> KernelSignals:
+    """Return programs of their own for a node, to be closed: they sum up its stalls, and send nothing."""
+    request = SignalRequest(
+        hierarchy_version=hierarchy.version,
+        hierarchy_id=hierarchy.hierarchy_id,
+        mount_point=hierarchy.mount_point,
+        root=node.path,
+        node_cgroup_id=cgroup_id(node.path),
+        node_level=len(node.path.relative_to(hierarchy.mount_point).parts),
+        min_stall_ns=1000 * NS_PER_S,  # sums only: nothing is sent
+    )
+    return KernelSignals(request, check_layout)
 
-    def __init__(self, node: NodeCgroup, hierarchy: MemoryHierarchy, crossing: Crossing) -> None:
+
+class NodeObserver:
+    """Reads the node's usage and its pods' stalls; each sample goes into `crossing`. Owns `signals`."""
+
+    def __init__(self, node: NodeCgroup, signals: Backend, crossing: Crossing) -> None:
         self._node = node
         self._root_id = cgroup_id(node.path)
         self.crossing = crossing
         self._memory = CgroupMemory(node.path, node.version)
         self._pods = {name: CgroupMemory(path, node.version) for name, path in node.pod_paths.items()}
-        request = SignalRequest(
-            hierarchy_version=hierarchy.version,
-            hierarchy_id=hierarchy.hierarchy_id,
-            mount_point=hierarchy.mount_point,
-            root=node.path,
-            node_cgroup_id=self._root_id,
-            node_level=len(node.path.relative_to(hierarchy.mount_point).parts),
-            min_stall_ns=1000 * NS_PER_S,  # sums only: nothing is sent
-        )
-        self._signals = KernelSignals(request, check_layout)
+        self._signals = signals
         self._sums: ScanSums | None = None  # of the last sample
 
     def sample(self) -> Usage:

@@ -10,27 +10,24 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
-from typing import Any, NoReturn
-
-import msgspec
+from typing import NoReturn
 
 from koordebpf.demo.crossing import Crossing
+from koordebpf.demo.heard import Event, Heard, Tell
 from koordebpf.demo.node import DemoNode, demo_node, write_agent_config
-from koordebpf.demo.observer import NodeObserver
+from koordebpf.demo.observer import NodeObserver, open_sums
 from koordebpf.demo.processes import Child, Lines
 from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
-from koordebpf.demo.verdict import FULL_PERCENT, Eviction, PodEnd, StoryFacts, evictions_of, rounds_within
+from koordebpf.demo.verdict import FULL_PERCENT, PodEnd, StoryFacts
 from koordebpf.errors import KoordebpfError, SupportError
 from koordebpf.kernel.bpf.objects import object_path
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hierarchy
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.state.amount import MEMORY
-from koordebpf.store.v1.decode import decode_audit_line
 from koordebpf.units import NS_PER_MS, NS_PER_S, format_bytes
 
 _AFTER_NS = 2 * NS_PER_S  # who is left shows that it runs on
@@ -44,19 +41,6 @@ _PACE_NS = NS_PER_S  # of the lines with the node's usage
 _GROWING_PACE_NS = 250 * NS_PER_MS
 _WORKER_S = "600"
 _FILES = "/var/tmp"  # a disk's file system, where /tmp may be memory
-
-
-class Event(msgspec.Struct, frozen=True):
-    """Something that happened. `at_ns` is CLOCK_MONOTONIC; `pod` None: it concerns the node or the agent."""
-
-    at_ns: int
-    event: str  # worker, agent, usage, evicted
-    text: str = ""
-    pod: str | None = None
-    numbers: Mapping[str, Any] = {}
-
-
-Tell = Callable[[Event], None]
 
 
 class Interrupted(KoordebpfError):
@@ -150,7 +134,7 @@ class _Run:
         )
         self._threshold_bytes = threshold_bytes(strategy, LIMIT_BYTES) or LIMIT_BYTES
         crossing = Crossing(self._threshold_bytes, LIMIT_BYTES * LOWER_PERCENT // 100)
-        self._observer = NodeObserver(node, hierarchy, crossing)
+        self._observer = NodeObserver(node, open_sums(node, hierarchy), crossing)
         stack.callback(self._observer.close)
         self._stack = stack
         self._agent = stack.enter_context(
@@ -164,26 +148,20 @@ class _Run:
         self._workers: dict[str, Child] = {}
         self._poll = select.poll()
         self._readers: dict[int, tuple[Lines, Callable[[bytes], None]]] = {}
-        self._listen(self._agent.out, self._audit_line)
-        self._listen(self._agent.err, self._agent_line)
-        self._is_watching = False
-        self._problems: list[str] = []
-        self._raw: list[str] = []  # what the agent said that is no log line: a traceback, a refused option
-        self._rounds: list[tuple[int, int]] = []
-        self._evictions: list[Eviction] = []
-        self._began_ns: int | None = None
+        self._heard = Heard(story.aggressor, crossing, tell)
+        self._listen(self._agent.out, self._heard.audit)
+        self._listen(self._agent.err, self._heard.agent)
         self._next_usage_ns = 0
         self._is_on_stage = False  # the pods run
-        self._ready: set[str] = set()
 
     def run(self) -> StoryFacts:
         self._start_agent()
         self._start_workers()
         aggressor = self._workers[self._story.aggressor]
-        self._until(lambda: self._began_ns is not None or aggressor.exit_code is not None, _START_NS)
+        self._until(lambda: self._heard.began_ns is not None or aggressor.exit_code is not None, _START_NS)
         match self._story.kind:
             case "hog":
-                self._until(lambda: bool(self._evictions), _HOG_NS)
+                self._until(lambda: bool(self._heard.evictions), _HOG_NS)
                 self._until(_never, _AFTER_NS)
             case "page-cache":
                 self._until(
@@ -197,41 +175,35 @@ class _Run:
         oom_kills = self._node.oom_kills()
         self._stop()
         exit_code = self._agent.exit_code
-        first_seen_ns = next((eviction.seen_ns for eviction in self._evictions), None)
-        crossed_ns = self._observer.crossing.crossed_ns(first_seen_ns)
-        above_until = next((e.freed_ns for e in self._evictions), None) or self._observer.crossing.below_ns
+        quiet, trouble, above = self._heard.rounds_around(end_ns)
         return StoryFacts(
             kind=self._story.kind,
             limit_bytes=LIMIT_BYTES,
             threshold_bytes=self._threshold_bytes,
-            began_ns=self._began_ns,
-            crossed_ns=crossed_ns,
+            began_ns=self._heard.began_ns,
+            crossed_ns=self._heard.crossed_ns(),
             below_ns=self._observer.crossing.below_ns,
             peak_usage_bytes=self._observer.crossing.peak_usage_bytes,
             peak_used_bytes=self._observer.crossing.peak_used_bytes,
-            evictions=tuple(self._evictions),
+            evictions=tuple(self._heard.evictions),
             oom_kills=oom_kills,
             pods=pods,
             aggressor=self._story.aggressor,
             ls_pod=self._story.ls_pod,
-            quiet=rounds_within(self._rounds, 0, self._began_ns),
-            trouble=rounds_within(self._rounds, self._began_ns, above_until or end_ns),
-            above=rounds_within(self._rounds, crossed_ns, above_until),
+            quiet=quiet,
+            trouble=trouble,
+            above=above,
             stalls_unseen=self._observer.stalls_unseen(),
             agent_exit_code=exit_code,
-            problems=tuple(self._problems),
+            problems=tuple(self._heard.problems),
         )
 
     def _start_agent(self) -> None:
-        if not self._until(lambda: self._is_watching, _START_NS):
+        if not self._until(lambda: self._heard.is_watching, _START_NS):
             self._turn()  # its last words
             code = self._agent.exit_code
-            ended = (
-                f"it said nothing within {_START_NS // NS_PER_S} s"
-                if code is None
-                else f"it ended with exit code {code}"
-            )
-            reason = "; ".join([*self._raw, *self._problems]) or ended
+            silent = f"it said nothing within {_START_NS // NS_PER_S} s"
+            reason = self._heard.refusal(silent if code is None else f"it ended with exit code {code}")
             raise SupportError("agent", reason, "koordebpf doctor shows what works on this host")
 
     # The aggressor last, and only when the LS pod works: its first seconds are the LS pod's baseline.
@@ -239,7 +211,7 @@ class _Run:
         self._is_on_stage = True
         for pod in sorted(self._story.pods, key=lambda pod: pod.name == self._story.aggressor):
             if pod.name == self._story.aggressor:
-                self._until(lambda: self._story.ls_pod in self._ready, _START_NS)
+                self._until(lambda: self._story.ls_pod in self._heard.ready, _START_NS)
             worker = self._stack.enter_context(
                 Child(
                     "koordebpf.demo.workers", *pod.worker, "--procs", str(self._containers[pod.name] / "cgroup.procs"),
@@ -247,8 +219,8 @@ class _Run:
                 )
             )  # fmt: skip
             self._workers[pod.name] = worker
-            self._listen(worker.out, partial(self._worker_line, pod.name))
-            self._listen(worker.err, partial(self._worker_error, pod.name))
+            self._listen(worker.out, partial(self._heard.worker, pod.name))
+            self._listen(worker.err, partial(self._heard.worker_error, pod.name))
 
     def _listen(self, lines: Lines, take: Callable[[bytes], None]) -> None:
         self._readers[lines.fileno()] = (lines, take)
@@ -279,58 +251,9 @@ class _Run:
             }
             self._tell(Event(usage.at_ns, "usage", numbers=numbers))
 
-    def _is_full(self) -> bool:
-        return self._observer.crossing.peak_usage_bytes * 100 >= LIMIT_BYTES * FULL_PERCENT
-
     @property
     def _is_growing(self) -> bool:
-        return self._story.kind == "hog" and self._began_ns is not None and not self._evictions
-
-    def _agent_line(self, line: bytes) -> None:
-        try:
-            said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-            text, level = str(said["message"]), str(said["level"])
-        except (msgspec.DecodeError, KeyError):
-            self._raw.append(line.decode(errors="replace"))
-            self._tell(Event(time.monotonic_ns(), "agent", self._raw[-1], numbers={"level": "error"}))
-            return
-        if text.startswith("watching "):  # its programs are attached, and the pods are known
-            self._is_watching = True
-        if level in ("error", "critical"):
-            self._problems.append(text)
-        if "traceback" in said:
-            text = f"{text}\n{said['traceback']}"
-        self._tell(Event(time.monotonic_ns(), "agent", text, numbers={"level": level}))
-
-    def _audit_line(self, line: bytes) -> None:
-        record = decode_audit_line(line)
-        for eviction in evictions_of(record):
-            self._evictions.append(eviction)
-            numbers = {
-                "crossed_ns": self._observer.crossing.crossed_ns(eviction.seen_ns),
-                **msgspec.to_builtins(eviction),
-                "ranking": [
-                    {"pod": pod.name, "priority": pod.priority, "used_bytes": pod.of(MEMORY).used}
-                    for feature in record.features
-                    for pod in feature.ranking
-                ],
-            }
-            self._tell(Event(time.monotonic_ns(), "evicted", record.sentence, eviction.pod, numbers))
-
-    def _worker_line(self, name: str, line: bytes) -> None:
-        said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-        at_ns, event = said.pop("at_ns"), said.pop("event")
-        if event == "rounds":
-            self._rounds += [(begin_ns, took_ns) for begin_ns, took_ns in said["rounds_ns"]]
-            return
-        if event == "ready":
-            self._ready.add(name)
-        if event == "begins" and name == self._story.aggressor:
-            self._began_ns = at_ns
-        self._tell(Event(at_ns, "worker", event, name, said))
-
-    def _worker_error(self, name: str, line: bytes) -> None:
-        self._problems.append(f"{name}: {line.decode(errors='replace')}")
+        return self._story.kind == "hog" and self._heard.began_ns is not None and not self._heard.evictions
 
     def _pods(self) -> tuple[PodEnd, ...]:
         stalls = self._observer.stalls() if self._observer.stalls_unseen() is None else {}

@@ -7,9 +7,9 @@ import io
 import msgspec
 import pytest
 
+from koordebpf.demo.heard import Event
 from koordebpf.demo.screen import JsonLines, Screen
 from koordebpf.demo.stories import STORIES
-from koordebpf.demo.story import Event
 from koordebpf.demo.verdict import (
     Eviction,
     PodEnd,
