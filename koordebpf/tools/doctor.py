@@ -66,14 +66,14 @@ def examine(
             sources += [*nri_sources(config), *eviction_hook_sources(config)]
         with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
-            sources += [*watch.signals.sources, _kubelet_root(watch.index.kubelet), *_suppression(scope, watch)]
+            sources += [*watch.signals.sources, kubelet_root_source(watch.index.kubelet), *_suppression(scope, watch)]
             notes = tuple(quota_notes(watch, (config or AgentConfig()).run_dir))
             if config:
                 asked = AskedSources(katalyst_sources(config, scope, watch), _strategies(config, watch))
     except SupportError as error:
         sources.append(SignalSource(error.feature, "", False, error.reason, error.remedy, "the agent cannot run"))
         quality = ""
-    tries = _tries(sources, wanted, taken)
+    tries = backend_tries(sources, wanted, taken)
     sources = [source for source in sources if not source.signal.startswith(_PASSED_OVER)]
     # A backend that failed gets a fix too: it would have been the better one.
     failed = [
@@ -83,7 +83,8 @@ def examine(
     return doctor_report(host_line(), tries, sources, fixes, quality, asked, notes)
 
 
-def _kubelet_root(kubelet: KubeletRoot) -> SignalSource:
+def kubelet_root_source(kubelet: KubeletRoot) -> SignalSource:
+    """Return the line on where the kubelet's cgroups begin."""
     # Without pods none is learned: several are named, and which one is the kubelet's is left open.
     name, paths = "kubelet's cgroup root", ", ".join(each.path for each in kubelet.counting[:_SHOWN_ROOTS])
     if kubelet.is_given and not paths:
@@ -115,7 +116,10 @@ def _strategies(config: AgentConfig, watch: NodeWatch) -> tuple[SignalSource, ..
     return support_of_strategies(config.feature_gates, pod, find_controllers())
 
 
-def _tries(sources: Sequence[SignalSource], wanted: WantedBackend, taken: BackendName | None) -> list[BackendTry]:
+def backend_tries(
+    sources: Sequence[SignalSource], wanted: WantedBackend, taken: BackendName | None
+) -> list[BackendTry]:
+    """Return for each backend whether it is taken, else why not; where none is, the last source says why."""
     failed = {source.signal.removeprefix(_PASSED_OVER): source for source in sources}
     tries = []
     for name in _ORDER:

@@ -94,7 +94,7 @@ def serve_plugin(config: AgentConfig, options: ServeOptions) -> None:
         loop.stop_on_signals()
         pods = GivenPods()
         watch = stack.enter_context(NodeWatch(scope, pods, _NEVER_NS, backend=config.backend))
-        node = stack.enter_context(_Node(config, watch))
+        node = stack.enter_context(ServedNode(config, watch))
         plugin = MemoryPlugin(
             options, ServedSettings(node.settings.inner.systemMemory, config.eviction.stall), node, pods
         )
@@ -108,7 +108,7 @@ def serve_plugin(config: AgentConfig, options: ServeOptions) -> None:
         stack.callback(loop.unwatch, server.fileno())
         _prepare_for_shortage(config)
         log.info("plugin %s is served by %s; signals: %s", options.name, options.socket, watch.quality.stalls)
-        _loop(loop, node, server)
+        serve_until_stopped(loop, node, server)
     log.info("stopped: %s is gone", options.socket)
 
 
@@ -145,7 +145,7 @@ def read_token(path: Path | None) -> str:
 class MemoryPlugin:
     """The answers of the plugin, from the node as it is when it is asked."""
 
-    def __init__(self, options: ServeOptions, settings: ServedSettings, node: _Node, pods: GivenPods) -> None:
+    def __init__(self, options: ServeOptions, settings: ServedSettings, node: ServedNode, pods: GivenPods) -> None:
         self._options = options
         self._settings = settings
         self._node = node
@@ -217,7 +217,7 @@ class MemoryPlugin:
             raise CallFailed("UNAVAILABLE", f"the node was not measured: {error}") from error
 
 
-class _Node(Closing):
+class ServedNode(Closing):
     """Measures the node with the pods that the agent asked about."""
 
     def __init__(self, config: AgentConfig, watch: NodeWatch) -> None:
@@ -290,7 +290,11 @@ def _prepare_for_shortage(config: AgentConfig) -> None:
             log.warning("%s", problem)
 
 
-def _loop(loop: Loop, node: _Node, server: GrpcServer) -> None:
+def serve_until_stopped(loop: Loop, node: ServedNode, server: GrpcServer) -> None:
+    """Answer, and measure the node each second, until the loop is stopped.
+
+    Raises:  what the last of ten measurements in a row failed with.
+    """
     failed = 0
     due_ns = time.monotonic_ns() + NodeHistory.period_ns
     while not loop.stopping:
