@@ -6,17 +6,20 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from koordebpf.demo import workers
 from koordebpf.demo.processes import Child
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 
-MODULE = "koordebpf.demo.workers"
+MODULE = workers.__name__
 
 Start = Callable[..., "Worker"]
 
@@ -119,7 +122,13 @@ def test_ctrl_c_is_the_demos_to_handle(start: Start) -> None:
 def test_a_child_that_is_stopped_is_resumed_and_one_that_runs_is_ended(start: Start) -> None:
     hog = start("hog", "--mib", 1)
     hog.has_said("full")
+    begin = time.monotonic()
     assert hog.child.wait(-1) is None
+    assert time.monotonic() - begin < 1
+    os.kill(hog.child.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(hog.child.pid).status() == psutil.STATUS_STOPPED, "a stop")
+    hog.child.resume()
+    until(lambda: psutil.Process(hog.child.pid).status() != psutil.STATUS_STOPPED, "that it runs again")
     hog.child.close()
     assert hog.child.exit_code == 0
 
@@ -131,3 +140,13 @@ def test_a_childs_last_line_needs_no_end_and_what_it_complains_of_is_apart(start
     until(lambda: complaint.extend(worker.child.err.read()) or not worker.child.err.is_open, "the end")
     assert b"invalid choice" in b"\n".join(complaint)
     assert (worker.child.out.read(), worker.child.out.is_open) == ([], False)
+
+
+def test_settings_of_the_users_agent_are_not_the_childs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOORDEBPF_BACKEND", "files")
+    monkeypatch.setenv("OF_THE_USER", "1")
+    hog = start("hog", "--mib", 1)
+    hog.has_said("full")
+    environment = psutil.Process(hog.child.pid).environ()
+    assert environment["OF_THE_USER"] == "1" and "KOORDEBPF_BACKEND" not in environment
+    assert Path(environment["PYTHONPATH"], "koordebpf/demo/workers.py").is_file()

@@ -69,10 +69,20 @@ def test_a_plugin_that_lacks_something_says_what_and_what_to_do(sources: Sources
     memory = found["system-memory-pressure"]
     assert (memory.works, memory.how) == (True, "free memory and its watermark")  # the node has no burstable pods
     assert memory.reason.startswith("no PSI of pods")
-    assert found["numa-memory-pressure"].works
+    assert "NUMA node" in found["numa-memory-pressure"].how
+    assert not any("NUMA node" in each.how for name, each in found.items() if name != "numa-memory-pressure")
     server.on(f"{CNR_PATH}/n1", gives(200, CNR))
     with_one = sources(source="api", node_name="n1")["reclaimed-resource-pressure"]
     assert with_one.reason != line.reason
+
+
+def test_the_pressure_of_pods_is_judged_where_the_burstable_level_tells_it(sources: Sources, tmp_path: Path) -> None:
+    burstable = tmp_path / "cgroup/kubepods/burstable"
+    burstable.mkdir()
+    line = " avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    (burstable / "memory.pressure").write_text(f"some{line}full{line}")
+    found = sources()["system-memory-pressure"]
+    assert (found.works, found.how, found.reason) == (True, "judges", "")
 
 
 @pytest.mark.parametrize(

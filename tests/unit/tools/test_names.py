@@ -22,6 +22,7 @@ from koordebpf.report.top.of_round import top_of_round
 from koordebpf.report.top.values import TopPage
 from koordebpf.store.sink import RoundEnded
 from koordebpf.tools.names import AgentSource, named_source
+from koordebpf.units import NS_PER_S
 from tests.support.values.rounds import round_ended
 
 
@@ -83,6 +84,35 @@ def test_it_is_asked_again_in_time_and_keeps_what_it_knew(agent: Agent, tmp_path
     (problem,) = source.state().problems
     assert "the agent does not answer" in problem
     assert len(source.state().pods) == 7
+
+
+def test_a_new_cgroup_has_it_asked_within_half_a_second(agent: Agent, tmp_path: Path) -> None:
+    source = AgentSource(tmp_path)
+    source.start(lambda: None)
+    agent.last = round_ended(1, pods=6)
+    before_ns = time.monotonic_ns()
+    source.nudge()
+    source.refresh(before_ns + NS_PER_S // 2 - 1)
+    assert source.state().version == 1
+    source.refresh(time.monotonic_ns() + NS_PER_S // 2)
+    assert source.state().version == 2
+
+
+def test_where_no_agent_answers_it_is_asked_again_after_10_s_and_the_problem_is_news_once(
+    agent: Agent, tmp_path: Path
+) -> None:
+    source = AgentSource(tmp_path)
+    source.start(lambda: None)
+    agent.close()
+    now_ns = time.monotonic_ns() + 3 * NS_PER_S
+    for wait_s in (0, 20):
+        source.refresh(now_ns + wait_s * NS_PER_S)
+        assert (source.state().version, len(source.state().problems)) == (2, 1)
+    with contextlib.closing(Agent(tmp_path)):
+        source.refresh(now_ns + 30 * NS_PER_S - 1)
+        assert source.state().problems
+        source.refresh(now_ns + 30 * NS_PER_S)
+        assert (source.state().problems, len(source.state().pods)) == ((), 5)
 
 
 def test_which_source_is_taken(agent: Agent, tmp_path: Path) -> None:

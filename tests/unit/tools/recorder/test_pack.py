@@ -44,6 +44,7 @@ def test_nothing_else_is_sent(tmp_path: Path) -> None:
     (folder / "machine/link.rounds").symlink_to("/etc/passwd")
     sent = io.BytesIO(b"".join(packed(folder)))
     with tarfile.open(fileobj=sent) as tar:
+        assert all(each.mode == 0o600 for each in tar.getmembers())
         assert sorted(tar.getnames()) == sorted(f"machine/{name}" for name in (SHARD, SHARD[:-6] + "index"))
 
 
@@ -101,3 +102,25 @@ def test_the_same_file_twice(tmp_path: Path) -> None:
 def test_a_folder_that_is_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be a new folder"):
         unpack(io.BytesIO(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(4 << 30, "no whole recording"), ((4 << 30) + 1, "more than 4 GiB were sent")]
+)
+def test_more_than_4_gib_are_refused_before_they_are_written(size: int, said: str, tmp_path: Path) -> None:
+    entry = tarfile.TarInfo(SHARD)
+    entry.size = size
+    with pytest.raises(ConfigError, match=said):
+        unpack(io.BytesIO(entry.tobuf()), tmp_path / "here")
+
+
+@pytest.mark.parametrize("others", [9_999, 10_000])
+def test_more_than_10_000_files_are_refused_also_where_they_are_none_of_a_recording(
+    others: int, tmp_path: Path
+) -> None:
+    sent = io.BytesIO(tarfile.TarInfo("x").tobuf() * others + tarfile.TarInfo(SHARD).tobuf() + bytes(1024))
+    if others < 10_000:
+        assert unpack(sent, tmp_path / "here") == 0
+    else:
+        with pytest.raises(ConfigError, match="10001 files"):
+            unpack(sent, tmp_path / "here")
