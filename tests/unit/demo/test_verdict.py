@@ -176,6 +176,19 @@ def test_p99_is_by_nearest_rank():
     assert rounds_within(rounds, 0, 10_000) == Rounds(200, 100, 198, 200)
 
 
+@pytest.mark.parametrize(
+    ("took", "expected"),
+    [
+        ([5], Rounds(1, 5, 5, 5)),
+        ([2, 1], Rounds(2, 1, 2, 2)),
+        ([3, 1, 2], Rounds(3, 2, 3, 3)),
+        ([*range(1, 101)], Rounds(100, 50, 99, 100)),
+    ],
+)
+def test_the_median_of_an_even_number_is_the_lower_one(took: list[int], expected: Rounds) -> None:
+    assert rounds_within([(1, each) for each in took], 0, 10) == expected
+
+
 def test_evictions_come_from_the_audit_line():
     candidate = Candidate(1, "u1", "default", "hog", 7, 5000, (Holding(MEMORY, 400 * MIB, 400 * MIB),))
     feature = AuditedFeature(
