@@ -28,7 +28,7 @@ def flooded(memory_cgroup: Path, hierarchy: MemoryHierarchy, tmp_path: Path) -> 
 
 
 def is_flooded(node: PageCacheNode) -> bool:
-    """Tell whether what is read has begun to cost the latency-sensitive pod its pages."""
+    """Tell whether what is read costs the latency-sensitive pod pages by now."""
     return refaults(node.ls_pod) > 0
 
 
