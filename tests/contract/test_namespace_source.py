@@ -53,7 +53,7 @@ def test_of_this_nodes_namespaces_the_labels_asked_for_are_known_and_follow(
     until(lambda: labels_of(source) == {"be": {"tier": "gold"}} and steps, "the labels")
     until(lambda: source.state().synced_at_ns and source.state().nodeslo, "the rest")
     until(lambda: cluster.pdbs.seen_watches and cluster.topologies.seen_watches, "what came beside it")
-    assert source.state().namespaces_since_ns is None
+    until(lambda: source.state().namespaces_since_ns is None, "a watch that is open")
     version = source.state().version
     # What is not asked for, or not of this node's pods, is no news.
     steps[0].event("MODIFIED", namespace("be", 201, tier="gold", owner="you"))
