@@ -17,12 +17,15 @@ if [ ! -b /dev/zram0 ]; then
         sleep 0.5
     done
 fi
-wanted=$(($1 * 1048576))
+wanted=$(($1 * 1048576)) size=$(cat /sys/block/zram0/disksize)
 if grep -q '^/dev/zram0 ' /proc/swaps; then
-    [ "$(cat /sys/block/zram0/disksize)" -ne "$wanted" ] || exit 0
+    [ "$size" -ne "$wanted" ] || exit 0
     swapoff /dev/zram0
 fi
-echo 1 >/sys/block/zram0/reset
+if [ "$size" -ne 0 ]; then
+    udevadm settle 2>/dev/null || true # it is busy while udev reads it
+    echo 1 >/sys/block/zram0/reset
+fi
 echo "$wanted" >/sys/block/zram0/disksize
 mkswap -q /dev/zram0
 swapon -p 100 /dev/zram0
