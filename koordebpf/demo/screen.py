@@ -9,8 +9,8 @@ from typing import TextIO
 
 import msgspec
 
-from koordebpf.demo.heard import Event
 from koordebpf.demo.lines import EndLine, StoryLine
+from koordebpf.demo.output import Event
 from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT, Story
 from koordebpf.demo.verdict import Rounds, StoryFacts, Verdict, format_ms
 from koordebpf.printable import json_bytes, printable, printable_text, with_schema

@@ -16,9 +16,9 @@ from types import FrameType
 from typing import NoReturn
 
 from koordebpf.demo.crossing import Crossing
-from koordebpf.demo.heard import Event, Heard, Tell
 from koordebpf.demo.node import DemoNode, demo_node, write_agent_config
 from koordebpf.demo.observer import NodeObserver, open_sums
+from koordebpf.demo.output import Event, StoryOutput, Tell
 from koordebpf.demo.processes import Child, Lines
 from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
 from koordebpf.demo.verdict import FULL_PERCENT, PodEnd, StoryFacts
@@ -148,9 +148,9 @@ class _Run:
         self._workers: dict[str, Child] = {}
         self._poll = select.poll()
         self._readers: dict[int, tuple[Lines, Callable[[bytes], None]]] = {}
-        self._heard = Heard(story.aggressor, crossing, tell)
-        self._listen(self._agent.out, self._heard.audit)
-        self._listen(self._agent.err, self._heard.agent)
+        self._output = StoryOutput(story.aggressor, crossing, tell)
+        self._listen(self._agent.out, self._output.add_audit_line)
+        self._listen(self._agent.err, self._output.add_agent_line)
         self._next_usage_ns = 0
         self._is_on_stage = False  # the pods run
 
@@ -158,10 +158,10 @@ class _Run:
         self._start_agent()
         self._start_workers()
         aggressor = self._workers[self._story.aggressor]
-        self._until(lambda: self._heard.began_ns is not None or aggressor.exit_code is not None, _START_NS)
+        self._until(lambda: self._output.began_ns is not None or aggressor.exit_code is not None, _START_NS)
         match self._story.kind:
             case "hog":
-                self._until(lambda: bool(self._heard.evictions), _HOG_NS)
+                self._until(lambda: bool(self._output.evictions), _HOG_NS)
                 self._until(_never, _AFTER_NS)
             case "page-cache":
                 self._until(
@@ -175,17 +175,17 @@ class _Run:
         oom_kills = self._node.oom_kills()
         self._stop()
         exit_code = self._agent.exit_code
-        quiet, trouble, above = self._heard.rounds_around(end_ns)
+        quiet, trouble, above = self._output.rounds_around(end_ns)
         return StoryFacts(
             kind=self._story.kind,
             limit_bytes=LIMIT_BYTES,
             threshold_bytes=self._threshold_bytes,
-            began_ns=self._heard.began_ns,
-            crossed_ns=self._heard.crossed_ns(),
+            began_ns=self._output.began_ns,
+            crossed_ns=self._output.crossed_ns(),
             below_ns=self._observer.crossing.below_ns,
             peak_usage_bytes=self._observer.crossing.peak_usage_bytes,
             peak_used_bytes=self._observer.crossing.peak_used_bytes,
-            evictions=tuple(self._heard.evictions),
+            evictions=tuple(self._output.evictions),
             oom_kills=oom_kills,
             pods=pods,
             aggressor=self._story.aggressor,
@@ -195,15 +195,15 @@ class _Run:
             above=above,
             stalls_unseen=self._observer.stalls_unseen(),
             agent_exit_code=exit_code,
-            problems=tuple(self._heard.problems),
+            problems=tuple(self._output.problems),
         )
 
     def _start_agent(self) -> None:
-        if not self._until(lambda: self._heard.is_watching, _START_NS):
+        if not self._until(lambda: self._output.is_watching, _START_NS):
             self._turn()  # its last words
             code = self._agent.exit_code
             silent = f"it said nothing within {_START_NS // NS_PER_S} s"
-            reason = self._heard.refusal(silent if code is None else f"it ended with exit code {code}")
+            reason = self._output.refusal(silent if code is None else f"it ended with exit code {code}")
             raise SupportError("agent", reason, "koordebpf doctor shows what works on this host")
 
     # The aggressor last, and only when the LS pod works: its first seconds are the LS pod's baseline.
@@ -211,7 +211,7 @@ class _Run:
         self._is_on_stage = True
         for pod in sorted(self._story.pods, key=lambda pod: pod.name == self._story.aggressor):
             if pod.name == self._story.aggressor:
-                self._until(lambda: self._story.ls_pod in self._heard.ready, _START_NS)
+                self._until(lambda: self._story.ls_pod in self._output.ready, _START_NS)
             worker = self._stack.enter_context(
                 Child(
                     "koordebpf.demo.workers", *pod.worker, "--procs", str(self._containers[pod.name] / "cgroup.procs"),
@@ -219,8 +219,8 @@ class _Run:
                 )
             )  # fmt: skip
             self._workers[pod.name] = worker
-            self._listen(worker.out, partial(self._heard.worker, pod.name))
-            self._listen(worker.err, partial(self._heard.worker_error, pod.name))
+            self._listen(worker.out, partial(self._output.add_worker_line, pod.name))
+            self._listen(worker.err, partial(self._output.add_worker_error, pod.name))
 
     def _listen(self, lines: Lines, take: Callable[[bytes], None]) -> None:
         self._readers[lines.fileno()] = (lines, take)
@@ -253,7 +253,7 @@ class _Run:
 
     @property
     def _is_growing(self) -> bool:
-        return self._story.kind == "hog" and self._heard.began_ns is not None and not self._heard.evictions
+        return self._story.kind == "hog" and self._output.began_ns is not None and not self._output.evictions
 
     def _pods(self) -> tuple[PodEnd, ...]:
         stalls = self._observer.stalls() if self._observer.stalls_unseen() is None else {}

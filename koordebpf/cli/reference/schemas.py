@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 TYPES: Mapping[str, str] = {
     "audit": "koordebpf.store.v1.types.AuditRecord",
     "backtest": "koordebpf.policy.predict.backtest.Backtest",
-    "demo-event": "koordebpf.demo.heard.Event",
+    "demo-event": "koordebpf.demo.output.Event",
     "demo-story": "koordebpf.demo.lines.StoryLine",
     "demo-verdict": "koordebpf.demo.lines.EndLine",
     "doctor": "koordebpf.report.pages.doctor.DoctorReport",

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from koordebpf.demo.heard import Event
+from koordebpf.demo.output import Event
 from koordebpf.demo.screen import Screen
 from koordebpf.demo.stories import STORIES
 from koordebpf.demo.verdict import Rounds, judge

@@ -7,7 +7,7 @@ import io
 import msgspec
 import pytest
 
-from koordebpf.demo.heard import Event
+from koordebpf.demo.output import Event
 from koordebpf.demo.screen import JsonLines, Screen
 from koordebpf.demo.stories import STORIES
 from koordebpf.demo.verdict import (

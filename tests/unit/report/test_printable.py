@@ -21,7 +21,7 @@ from rich.console import Console
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.attribution.owner import Owner
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.demo.heard import Event
+from koordebpf.demo.output import Event
 from koordebpf.demo.screen import Screen as DemoScreen
 from koordebpf.events.records import CgroupMkdir, OomKill
 from koordebpf.kernel.signals.interface import SignalSource

@@ -1,7 +1,4 @@
-"""What the agent and the workers of a story have said, line by line: passed on, and kept for the verdict. Pure.
-
-The end of it all is not known here: who still runs, and what was measured from outside.
-"""
+"""What the agent and the workers of a story print: each line is passed on, and kept for the verdict."""
 
 from __future__ import annotations
 
@@ -30,8 +27,14 @@ class Event(msgspec.Struct, frozen=True):
 Tell = Callable[[Event], None]
 
 
-class Heard:
-    """Takes the lines of the agent and of each worker. `raw` is what the agent said that is no log line."""
+class StoryOutput:
+    """Parses the lines of the agent and of each worker.
+
+    Args:
+        aggressor: the pod whose worker's first memory begins the trouble.
+        crossing: of the node's threshold, sampled by who owns it.
+        tell: called with what each line says.
+    """
 
     def __init__(self, aggressor: str, crossing: Crossing, tell: Tell) -> None:
         self._aggressor = aggressor
@@ -39,17 +42,17 @@ class Heard:
         self._tell = tell
         self.is_watching = False  # the agent's programs are attached, and the pods are known
         self.problems: list[str] = []
-        self.raw: list[str] = []  # a traceback, a refused option
+        self.raw: list[str] = []  # what is no log line: a traceback, a refused option
         self._rounds_ns: list[tuple[int, int]] = []
         self.evictions: list[Eviction] = []
         self.began_ns: int | None = None
         self.ready: set[str] = set()
 
-    def agent(self, line: bytes) -> None:
-        """Take a line of the agent's log."""
+    def add_agent_line(self, line: bytes) -> None:
+        """Add a line of the agent's log."""
         try:
-            said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-            text, level = str(said["message"]), str(said["level"])
+            fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+            text, level = str(fields["message"]), str(fields["level"])
         except (msgspec.DecodeError, KeyError):
             self.raw.append(line.decode(errors="replace"))
             self._tell(Event(time.monotonic_ns(), "agent", self.raw[-1], numbers={"level": "error"}))
@@ -58,12 +61,12 @@ class Heard:
             self.is_watching = True
         if level in ("error", "critical"):
             self.problems.append(text)
-        if "traceback" in said:
-            text = f"{text}\n{said['traceback']}"
+        if "traceback" in fields:
+            text = f"{text}\n{fields['traceback']}"
         self._tell(Event(time.monotonic_ns(), "agent", text, numbers={"level": level}))
 
-    def audit(self, line: bytes) -> None:
-        """Take a line of the agent's audit."""
+    def add_audit_line(self, line: bytes) -> None:
+        """Add a line of the agent's audit."""
         record = decode_audit_line(line)
         for eviction in evictions_of(record):
             self.evictions.append(eviction)
@@ -78,21 +81,21 @@ class Heard:
             }
             self._tell(Event(time.monotonic_ns(), "evicted", record.sentence, eviction.pod, numbers))
 
-    def worker(self, name: str, line: bytes) -> None:
-        """Take a line of a pod's worker."""
-        said: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-        at_ns, event = said.pop("at_ns"), said.pop("event")
+    def add_worker_line(self, name: str, line: bytes) -> None:
+        """Add a line of a pod's worker."""
+        fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        at_ns, event = fields.pop("at_ns"), fields.pop("event")
         if event == "rounds":
-            self._rounds_ns += [(begin_ns, took_ns) for begin_ns, took_ns in said["rounds_ns"]]
+            self._rounds_ns += [(begin_ns, took_ns) for begin_ns, took_ns in fields["rounds_ns"]]
             return
         if event == "ready":
             self.ready.add(name)
         if event == "begins" and name == self._aggressor:
             self.began_ns = at_ns
-        self._tell(Event(at_ns, "worker", event, name, said))
+        self._tell(Event(at_ns, "worker", event, name, fields))
 
-    def worker_error(self, name: str, line: bytes) -> None:
-        """Take a line of what a worker complains of."""
+    def add_worker_error(self, name: str, line: bytes) -> None:
+        """Add a line of a worker's standard error: a problem."""
         self.problems.append(f"{name}: {line.decode(errors='replace')}")
 
     def refusal(self, otherwise: str) -> str:

@@ -1,4 +1,4 @@
-"""What the agent and the workers of a demo say: what is passed on, and what is kept of it."""
+"""What the agent and the workers of a demo print: what is passed on, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from koordebpf.demo.crossing import Crossing, Usage
-from koordebpf.demo.heard import Event, Heard
+from koordebpf.demo.output import Event, StoryOutput
 from koordebpf.demo.verdict import Rounds
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import OpenPlan
@@ -18,18 +18,18 @@ from tests.support.values.builders import frame, plan_of, pod
 
 
 class Rig:
-    """What is heard of a story with the aggressor hog; `events` are what is passed on."""
+    """The output of a story with the aggressor hog; `events` are what is passed on."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.crossing = Crossing(100, 80)
-        self.heard = Heard("hog", self.crossing, self.events.append)
+        self.output = StoryOutput("hog", self.crossing, self.events.append)
 
     def agent(self, message: str, level: str = "info", **more: str) -> None:
-        self.heard.agent(json.dumps({"message": message, "level": level, **more}).encode())
+        self.output.add_agent_line(json.dumps({"message": message, "level": level, **more}).encode())
 
     def worker(self, name: str, event: str, at_ns: int = 5, **numbers: Any) -> None:
-        self.heard.worker(name, json.dumps({"at_ns": at_ns, "event": event, **numbers}).encode())
+        self.output.add_worker_line(name, json.dumps({"at_ns": at_ns, "event": event, **numbers}).encode())
 
     def used(self, *samples: int) -> None:
         """Sample the node at 10 ns, 20 ns and so on."""
@@ -45,7 +45,7 @@ class Rig:
         line.note(Outcome(who.uid, "spark", "hog", "cgroup", Result.DONE, "gone", 30, sent_ns=40))
         if freed_ns is not None:
             line.note_freed(who.uid, freed_ns)
-        self.heard.audit(msgspec.json.encode(audit_json(line.record())))
+        self.output.add_audit_line(msgspec.json.encode(audit_json(line.record())))
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def rig() -> Rig:
 
 def test_the_agent_watches_when_it_says_so(rig: Rig) -> None:
     rig.agent("loading")
-    assert not rig.heard.is_watching
+    assert not rig.output.is_watching
     rig.agent("watching the node")
-    assert rig.heard.is_watching
+    assert rig.output.is_watching
     assert [(each.event, each.text, each.pod, each.numbers) for each in rig.events] == [
         ("agent", "loading", None, {"level": "info"}),
         ("agent", "watching the node", None, {"level": "info"}),
@@ -69,33 +69,33 @@ def test_the_agent_watches_when_it_says_so(rig: Rig) -> None:
 )
 def test_its_errors_are_problems_and_a_traceback_stands_below(level: str, is_problem: bool, rig: Rig) -> None:
     rig.agent("boom", level, traceback="Traceback: x")
-    assert rig.heard.problems == (["boom"] if is_problem else [])
+    assert rig.output.problems == (["boom"] if is_problem else [])
     assert rig.events[0].text == "boom\nTraceback: x"
 
 
 @pytest.mark.parametrize("line", [b"usage: koordebpf \xff", b"[]", b'{"level": "info"}', b'{"message": "x"}'])
 def test_what_is_no_log_line_is_an_error_in_its_own_words(line: bytes, rig: Rig) -> None:
-    rig.heard.agent(line)
+    rig.output.add_agent_line(line)
     text = line.decode(errors="replace")
     assert [(each.event, each.text, each.numbers) for each in rig.events] == [("agent", text, {"level": "error"})]
-    assert rig.heard.problems == []
+    assert rig.output.problems == []
 
 
 def test_an_agent_that_does_not_start_is_asked_why_first(rig: Rig) -> None:
-    assert rig.heard.refusal("exit code 1") == "exit code 1"
+    assert rig.output.refusal("exit code 1") == "exit code 1"
     rig.agent("no memory controller", "error")
-    assert rig.heard.refusal("exit code 1") == "no memory controller"
-    rig.heard.agent(b"Traceback")
-    assert rig.heard.refusal("exit code 1") == "Traceback; no memory controller"
+    assert rig.output.refusal("exit code 1") == "no memory controller"
+    rig.output.add_agent_line(b"Traceback")
+    assert rig.output.refusal("exit code 1") == "Traceback; no memory controller"
 
 
 def test_a_worker_is_ready_and_the_aggressor_begins_when_they_say_so(rig: Rig) -> None:
     rig.worker("web", "ready", mib=100)
     rig.worker("web", "begins", 6)
-    assert (rig.heard.ready, rig.heard.began_ns) == ({"web"}, None)
+    assert (rig.output.ready, rig.output.began_ns) == ({"web"}, None)
     rig.worker("hog", "begins", 7)
     rig.worker("hog", "end", 8)
-    assert (rig.heard.ready, rig.heard.began_ns) == ({"web"}, 7)
+    assert (rig.output.ready, rig.output.began_ns) == ({"web"}, 7)
     assert rig.events == [
         Event(5, "worker", "ready", "web", {"mib": 100}),
         Event(6, "worker", "begins", "web"),
@@ -105,8 +105,8 @@ def test_a_worker_is_ready_and_the_aggressor_begins_when_they_say_so(rig: Rig) -
 
 
 def test_what_a_worker_complains_of_is_a_problem_with_its_name(rig: Rig) -> None:
-    rig.heard.worker_error("web", b"no room \xff")
-    assert rig.heard.problems == ["web: no room \ufffd"]
+    rig.output.add_worker_error("web", b"no room \xff")
+    assert rig.output.problems == ["web: no room \ufffd"]
 
 
 def test_an_eviction_is_passed_on_with_its_moments_and_its_ranking(rig: Rig) -> None:
@@ -118,32 +118,32 @@ def test_an_eviction_is_passed_on_with_its_moments_and_its_ranking(rig: Rig) -> 
         "crossed_ns": 20, "seen_ns": 25, "decided_ns": 30, "sent_ns": 40, "freed_ns": 60,
     }  # fmt: skip
     assert [each["pod"] for each in event.numbers["ranking"]] == ["hog", "calm"]
-    assert [each.pod for each in rig.heard.evictions] == ["hog"]
+    assert [each.pod for each in rig.output.evictions] == ["hog"]
 
 
 def test_the_crossing_is_the_agents_where_it_saw_it_first(rig: Rig) -> None:
     rig.used(50, 90, 99, 120)
-    assert rig.heard.crossed_ns() == 30
+    assert rig.output.crossed_ns() == 30
     rig.evicts(seen_ns=25)
-    assert rig.heard.crossed_ns() == 20
+    assert rig.output.crossed_ns() == 20
 
 
 def test_rounds_are_counted_before_the_trouble_during_it_and_above_the_threshold(rig: Rig) -> None:
-    assert rig.heard.rounds_around(100) == (None, None, None)
+    assert rig.output.rounds_around(100) == (None, None, None)
     rig.worker("web", "rounds", rounds_ns=[[1, 2], [12, 2]])
     rig.worker("web", "rounds", rounds_ns=[[32, 2], [45, 3], [70, 4]])
     assert rig.events == []  # they are for the end
-    assert rig.heard.rounds_around(100) == (None, None, None)  # no trouble began
+    assert rig.output.rounds_around(100) == (None, None, None)  # no trouble began
     rig.worker("hog", "begins", 10)
     one, rest = Rounds(1, 2, 2, 2), Rounds(4, 2, 4, 4)
-    assert rig.heard.rounds_around(100) == (one, rest, None)
-    assert rig.heard.rounds_around(70) == (one, Rounds(3, 2, 3, 3), None)
+    assert rig.output.rounds_around(100) == (one, rest, None)
+    assert rig.output.rounds_around(70) == (one, Rounds(3, 2, 3, 3), None)
     rig.used(50, 99, 120, 120, 70)  # from 20 ns to 50 ns
-    assert rig.heard.rounds_around(100) == (one, Rounds(3, 2, 3, 3), Rounds(2, 2, 3, 3))
+    assert rig.output.rounds_around(100) == (one, Rounds(3, 2, 3, 3), Rounds(2, 2, 3, 3))
     rig.evicts(freed_ns=None)
-    assert rig.heard.rounds_around(100) == (one, Rounds(3, 2, 3, 3), Rounds(2, 2, 3, 3))
+    assert rig.output.rounds_around(100) == (one, Rounds(3, 2, 3, 3), Rounds(2, 2, 3, 3))
     rig.evicts(seen_ns=25, freed_ns=40)  # the first one counts
-    assert rig.heard.rounds_around(100)[2] == Rounds(2, 2, 3, 3)
+    assert rig.output.rounds_around(100)[2] == Rounds(2, 2, 3, 3)
 
 
 def test_trouble_ends_when_the_victims_memory_is_back(rig: Rig) -> None:
@@ -151,4 +151,4 @@ def test_trouble_ends_when_the_victims_memory_is_back(rig: Rig) -> None:
     rig.worker("hog", "begins", 10)
     rig.used(50, 99, 120, 120, 120, 120, 120, 70)
     rig.evicts(seen_ns=25, freed_ns=40)
-    assert rig.heard.rounds_around(100) == (Rounds(1, 2, 2, 2), Rounds(2, 2, 2, 2), Rounds(1, 2, 2, 2))
+    assert rig.output.rounds_around(100) == (Rounds(1, 2, 2, 2), Rounds(2, 2, 2, 2), Rounds(1, 2, 2, 2))
