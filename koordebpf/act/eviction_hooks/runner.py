@@ -81,8 +81,8 @@ class _Worker:
                     self._drop(call)
 
     def _drop(self, call: _Call) -> None:
-        self.counts["dropped"] += 1
         self.ended.append((call.decision, HookResult(self.settings.name, call.when, "dropped", 0)))
+        self.counts["dropped"] += 1
 
     def _work(self) -> None:
         if problem := self._hook.problem():
