@@ -34,7 +34,7 @@ _LEAST_LINES, _LEAST_BRANCHES = 98, 95
 # Python imports it at its start: each process below a test is measured, and writes what it reached when it ends. By its
 # path: tests copy the package, and run the copy.
 _MEASURE = """\
-import atexit, json, os
+import atexit, json, os, tempfile
 import slipcover
 
 package, folder = {package!r}, {folder!r}
@@ -47,7 +47,8 @@ def write():
     os.chdir("/")  # the folder that it is in may be gone
     reached = measured.get_coverage()
     reached["files"] = {{"/" + path: found for path, found in reached["files"].items()}}
-    with open(f"{{folder}}/{{os.getpid()}}.json", "w") as file:
+    descriptor, _ = tempfile.mkstemp(".json", dir=folder)  # the kernel gives a pid again
+    with open(descriptor, "w") as file:
         json.dump(reached, file)
 """
 

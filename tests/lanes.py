@@ -1,4 +1,4 @@
-"""Folders side by side: one whose tests use the live kernel at a time, and on the other CPUs those that need nothing.
+"""Folders side by side: one whose tests use the live kernel at a time, and on the other CPUs those that do not.
 
 Tests of the live kernel wait a third of their time, and measure: the others have the lowest priority beside them. Those
 whose tests run in virtual machines take an hour and are in no hurry: one at a time, from the start, beside all. What
@@ -66,8 +66,8 @@ class Lane:
                 )
 
     @property
-    def needs_nothing(self) -> bool:
-        """Tell whether its tests need nothing of the machine but a CPU."""
+    def is_background(self) -> bool:
+        """Tell whether its tests use neither the live kernel nor a virtual machine."""
         return not (self.is_live or self.is_machine)
 
     @property
@@ -122,7 +122,7 @@ def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_only_liv
                 else:
                     lane.start(is_first=lane.is_live or not any(each.is_live for each in lanes))
                     running.append(lane)
-            if not are_only_live and not any(lane.needs_nothing for lane in (*waiting, *running)):
+            if not are_only_live and not any(lane.is_background for lane in (*waiting, *running)):
                 are_only_live = True
                 when_only_live()
             progress.show(running, waiting)
@@ -148,8 +148,8 @@ def _next(waiting: Sequence[Lane], running: Sequence[Lane]) -> Iterator[Lane]:
     machine = next((lane for lane in waiting if lane.is_machine), None) if not has_machine else None
     if machine and machine.is_ready and (cpus > 1 or not (running or has_live)):
         yield machine
-    free = cpus - has_live - sum(lane.needs_nothing for lane in running)
-    yield from [lane for lane in waiting if lane.needs_nothing and lane.is_ready][: max(0, free)]
+    free = cpus - has_live - sum(lane.is_background for lane in running)
+    yield from [lane for lane in waiting if lane.is_background and lane.is_ready][: max(0, free)]
 
 
 class _Progress:
