@@ -158,12 +158,13 @@ def top(
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+    from koordebpf.kernel.signals.interface import SUMS_ONLY_NS
     from koordebpf.report.top.screen import can_redraw
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
     names = names_of(files, source, run_dir, node_name, kubeconfig)
     hint = _NO_NAMES.format(run_dir=run_dir)
-    with NodeWatch(scope, names, 1 << 62, backend=backend) as watch:
+    with NodeWatch(scope, names, SUMS_ONLY_NS, backend=backend) as watch:
         if as_frame:
             _print_frame(watch, interval, run_dir, config)
         elif not (once or as_json) and sys.stdout.isatty() and can_redraw():

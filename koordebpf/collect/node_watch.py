@@ -10,7 +10,7 @@ import msgspec
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
-from koordebpf.collect.scope import NodeScope
+from koordebpf.collect.scope import NodeScope, signal_request
 from koordebpf.collect.signal_health import SignalHealth
 from koordebpf.errors import DecodeError
 from koordebpf.events.layout import check_layout, decode, decode_stall
@@ -18,7 +18,7 @@ from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir, Rec
 from koordebpf.kernel.backends.select import WantedBackend, open_signals, wanted_backend
 from koordebpf.kernel.cgroup.hierarchy import walk
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.signals.interface import SignalRequest, SignalSource
+from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.kube.sources.base import Source
@@ -71,7 +71,7 @@ class NodeWatch(Closing):
         self._must_rescan = False
         self._rescanned_ns = 0
         self._pods_version = 0
-        self.request = _request(scope, min_stall_ns, measures, ring_bytes)
+        self.request = signal_request(scope, min_stall_ns, measures=measures, ring_bytes=ring_bytes)
         self.signals = open_signals(self.request, check_layout, wanted_backend(backend))
         self.health = SignalHealth(self.signals)
         self.rescan()
@@ -191,19 +191,4 @@ def signal_state(watch: NodeWatch) -> SignalState:
         other_kubepods=len(watch.index.kubelet.others),
         totals=watch.totals(),
         pods_synced_ns=(watch.source.state().synced_at_ns or None) if watch.source else None,
-    )
-
-
-def _request(scope: NodeScope, min_stall_ns: int, measures: bool, ring_bytes: int | None) -> SignalRequest:
-    hierarchy = scope.hierarchy
-    return SignalRequest(
-        hierarchy_version=hierarchy.version,
-        hierarchy_id=hierarchy.hierarchy_id,
-        mount_point=hierarchy.mount_point,
-        root=scope.path,
-        node_cgroup_id=scope.node_cgroup_id,
-        node_level=len(scope.path.relative_to(hierarchy.mount_point).parts),
-        min_stall_ns=min_stall_ns,
-        measures=measures,
-        ring_bytes=ring_bytes,
     )

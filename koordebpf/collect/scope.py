@@ -10,6 +10,7 @@ import msgspec
 from koordebpf.attribution.paths import USERS
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id
+from koordebpf.kernel.signals.interface import SignalRequest
 
 
 class NodeScope(msgspec.Struct, frozen=True):
@@ -55,6 +56,24 @@ def open_scope(hierarchy: MemoryHierarchy, node_cgroup: Path | None, cgroup_root
             name = "memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes"
             raise ConfigError("--node-cgroup", text, f"must have a memory limit: write one to {path / name}")
     return NodeScope("cgroup", hierarchy, path, cgroup_id(path), kubelet_root)
+
+
+def signal_request(
+    scope: NodeScope, min_stall_ns: int, *, measures: bool = True, ring_bytes: int | None = None
+) -> SignalRequest:
+    """Return what a backend is asked for about the node; the fields are those of `SignalRequest`."""
+    hierarchy = scope.hierarchy
+    return SignalRequest(
+        hierarchy_version=hierarchy.version,
+        hierarchy_id=hierarchy.hierarchy_id,
+        mount_point=hierarchy.mount_point,
+        root=scope.path,
+        node_cgroup_id=scope.node_cgroup_id,
+        node_level=len(scope.path.relative_to(hierarchy.mount_point).parts),
+        min_stall_ns=min_stall_ns,
+        measures=measures,
+        ring_bytes=ring_bytes,
+    )
 
 
 def _checked_root(text: str, mount_point: Path) -> str:

@@ -6,6 +6,7 @@ import time
 
 import msgspec
 
+from koordebpf.collect.scope import open_scope, signal_request
 from koordebpf.demo.crossing import Crossing, Usage
 from koordebpf.demo.node import NodeCgroup
 from koordebpf.demo.verdict import PodStalls
@@ -13,25 +14,17 @@ from koordebpf.errors import CgroupGone
 from koordebpf.events.layout import check_layout, decode_stall
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id
-from koordebpf.kernel.signals.interface import Backend, SignalRequest
+from koordebpf.kernel.signals.interface import SUMS_ONLY_NS, Backend
 from koordebpf.state.measured import MemoryParts
 from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
-from koordebpf.units import NS_PER_S, PAGE_BYTES
+from koordebpf.units import PAGE_BYTES
 
 _NO_PODS = 0  # version of what says whose the cgroups are: nothing, always
 
 
 def open_sums(node: NodeCgroup, hierarchy: MemoryHierarchy) -> KernelSignals:
     """Return programs of their own for a node, to be closed: they sum up its stalls, and send nothing."""
-    request = SignalRequest(
-        hierarchy_version=hierarchy.version,
-        hierarchy_id=hierarchy.hierarchy_id,
-        mount_point=hierarchy.mount_point,
-        root=node.path,
-        node_cgroup_id=cgroup_id(node.path),
-        node_level=len(node.path.relative_to(hierarchy.mount_point).parts),
-        min_stall_ns=1000 * NS_PER_S,  # sums only: nothing is sent
-    )
+    request = signal_request(open_scope(hierarchy, node.path), SUMS_ONLY_NS)
     return KernelSignals(request, check_layout)
 
 

@@ -26,7 +26,7 @@ from koordebpf.kernel.host.cpu_support import support_of_suppression
 from koordebpf.kernel.host.machine import host_facts
 from koordebpf.kernel.host.support import host_line, support_of_files
 from koordebpf.kernel.node_files.strategy_files import support_of_strategies
-from koordebpf.kernel.signals.interface import BackendName, SignalSource
+from koordebpf.kernel.signals.interface import SUMS_ONLY_NS, BackendName, SignalSource
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of
@@ -64,7 +64,7 @@ def examine(
             sources += [support_of_dead_man()] if config.dead_man.action != "nothing" else []
             sources += [support_of_throttle_events()] if config.feature_gates.get(CPU_BURST.gate) else []
             sources += [*nri_sources(config), *eviction_hook_sources(config)]
-        with NodeWatch(scope, None, 1 << 62, backend=wanted) as watch:
+        with NodeWatch(scope, None, SUMS_ONLY_NS, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, kubelet_root_source(watch.index.kubelet), *_suppression(scope, watch)]
             notes = tuple(quota_notes(watch, (config or AgentConfig()).run_dir))

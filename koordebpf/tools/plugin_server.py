@@ -27,6 +27,7 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.host.protection import lock_memory, set_oom_score_adj, share_one_arena
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.loop import Loop
+from koordebpf.kernel.signals.interface import SUMS_ONLY_NS
 from koordebpf.kube.clients.protobuf import decode, encode
 from koordebpf.kube.plugins.connection import CallFailed, Methods
 from koordebpf.kube.plugins.given_source import GivenPods
@@ -63,7 +64,6 @@ _FRESH_NS = 100 * NS_PER_MS  # Why: an agent makes its calls of a round within i
 _NAME_LENGTH = 100
 _TOKEN_BYTES = 1 << 13
 _FAILED_MAX = 10  # measurements in a row
-_NEVER_NS = 1 << 62  # stalls are summed up in the kernel, none is sent by itself
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ def serve_plugin(config: AgentConfig, options: ServeOptions) -> None:
         loop = stack.enter_context(Loop())
         loop.stop_on_signals()
         pods = GivenPods()
-        watch = stack.enter_context(NodeWatch(scope, pods, _NEVER_NS, backend=config.backend))
+        watch = stack.enter_context(NodeWatch(scope, pods, SUMS_ONLY_NS, backend=config.backend))
         node = stack.enter_context(ServedNode(config, watch))
         plugin = MemoryPlugin(
             options, ServedSettings(node.settings.inner.systemMemory, config.eviction.stall), node, pods

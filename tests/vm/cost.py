@@ -16,11 +16,12 @@ from pathlib import Path
 
 import msgspec
 
+from koordebpf.collect.scope import open_scope, signal_request
 from koordebpf.events.layout import check_layout
 from koordebpf.kernel.backends.select import open_signals
 from koordebpf.kernel.bpf import libbpf
-from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_memory_hierarchy
-from koordebpf.kernel.signals.interface import Backend, SignalRequest
+from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
+from koordebpf.kernel.signals.interface import Backend
 from tests.support.bpf_ids import held_by, runs_counted
 from tests.support.loads.workloads import BUILD
 from tests.support.nodes import MIB, NodeCgroup
@@ -91,13 +92,7 @@ def measure() -> Costs:
     hierarchy = find_memory_hierarchy()
     with NodeCgroup(hierarchy.mount_point, hierarchy.version, 512 * MIB) as node:
         (walker,) = node.add_pod("walker", limit_bytes=16 * MIB)
-        request = SignalRequest(
-            hierarchy_version=hierarchy.version,
-            hierarchy_id=hierarchy.hierarchy_id,
-            mount_point=hierarchy.mount_point,
-            root=node.path,
-            node_cgroup_id=cgroup_id(node.path),
-        )
+        request = signal_request(open_scope(hierarchy, node.path), 0)
         signals = open_signals(request, check_layout, "co-re")
         try:
             ids = sorted(held_by(os.getpid()).prog)

@@ -24,6 +24,9 @@ class SignalSource(msgspec.Struct, frozen=True):
     cost: str = ""  # what is lost while it does not work
 
 
+SUMS_ONLY_NS = 1 << 62  # of `min_stall_ns`: no stall is as long, so that none is sent
+
+
 class SignalRequest(msgspec.Struct, frozen=True):
     """Which node is listened to, and for what."""
 
