@@ -87,6 +87,7 @@ def test_nodes_get_nodeslos_that_follow_the_configmap_and_go_with_their_node(
     assert "released the lease" in running.log
 
 
+@pytest.mark.slow  # two controllers start, one after the other
 def test_the_next_one_writes_nothing(cluster: ControlPlane, nodes: list[Object], run: Run) -> None:
     first = run()
     until(lambda: threshold(cluster, "slo-0") == threshold(cluster, "slo-1") == 70, "NodeSLOs")

@@ -258,8 +258,8 @@ def test_clients_that_send_halves_of_large_messages_have_no_more_memory_than_all
     import h2.connection
     import h2.exceptions
 
-    part_bytes, cut = 12 << 20, 0
-    for _ in range(8):
+    part_bytes, clients = 12 << 20, 8
+    for _ in range(clients):
         client, http = connect(), h2.connection.H2Connection()
         http.initiate_connection()
         headers = [(":method", "POST"), (":scheme", "http"), (":path", ECHO), (":authority", "l")]
@@ -279,9 +279,10 @@ def test_clients_that_send_halves_of_large_messages_have_no_more_memory_than_all
                     if not (data := client.recv(1 << 16)):
                         raise BrokenPipeError
                     http.receive_data(data)
-        except (OSError, h2.exceptions.ProtocolError):  # the last is after the server's goodbye
-            cut += 1
-    assert cut >= 2
+        except (OSError, h2.exceptions.ProtocolError):  # it is cut off; the last is after the server's goodbye
+            continue
+    # Whether for what they hold, or for how long it takes them on a busy machine: some are cut off.
+    assert len(served.server._clients) <= clients - 2
     assert sum(each.held_bytes for each in list(served.server._clients.values())) <= 64 << 20
     assert called(served.path, ECHO, b"x") == b"x"
 

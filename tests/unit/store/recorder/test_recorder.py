@@ -178,7 +178,7 @@ def test_a_disk_that_does_not_answer_keeps_no_publisher(clock: SetClock, caplog:
         recorder.publish(event)
     for _ in range(3000):
         recorder.publish(TickFailed("why"))
-    assert time.monotonic() - started_s < patience(1)
+    assert time.monotonic() - started_s < patience(10)  # 0.1 s where nothing else runs
     assert recorder.counts.lost_rounds == 200 - module._MAX_ROUNDS
     assert recorder.counts.lost_events == 3000 - module._MAX_EVENTS
     started_s = time.monotonic()
