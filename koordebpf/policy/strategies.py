@@ -123,7 +123,8 @@ def decide_strategies(
             continue
         state = _state(strategy, states)
         if strategy.is_asked(view.feature_gates):
-            decisions[strategy.name] = strategy.decide(view, state, settings_of(strategy, sections))
+            shared = {"eviction": sections.eviction} if strategy.reads_eviction else {}
+            decisions[strategy.name] = strategy.decide(view, state, settings_of(strategy, sections), **shared)
         else:
             decisions[strategy.name] = off(strategy, state)
     return decisions

@@ -94,6 +94,7 @@ class Strategy(abc.ABC, Generic[S, C]):
     `section`           the name of that section; None: strategies.<name>.
     `state`             a type with a default for each field.
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
+    `reads_eviction`    it is given section `eviction`, too: it chooses pods that those settings may protect.
     `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known. A round that it asks
                         for measures them; where they cannot be measured then, it is asked as soon as they are.
     """
@@ -106,6 +107,7 @@ class Strategy(abc.ABC, Generic[S, C]):
     is_on: bool = False
     decides_when_off: bool = False
     needs_cpu: bool = False
+    reads_eviction: bool = False
     section: str | None = None
 
     def is_asked(self, feature_gates: Mapping[str, bool]) -> bool:

@@ -84,6 +84,7 @@ class Node:
             self.evictions = Budget(self.evictions).spend(past).evictions
             if not self.stays:
                 del self.pods[victim.candidate.uid]
+        self.decision = decision
         return decision
 
     def answer(self, *answers: PluginAnswer) -> TickDecision:
@@ -97,6 +98,7 @@ class Node:
             remote = RemoteAnswers(call.number, said, NOW_NS)
             self.measured = replace(self.measured, remote=remote)
             decision = self.round(0.01)
+        self.decision = decision
         return decision
 
 
@@ -211,6 +213,7 @@ def test_pods_that_are_no_candidates_are_refused() -> None:
     assert {each.uid: each.code for each in node.made.requests.refused} == {
         "critical": "no_candidate",
         "elsewhere": "no_candidate",
+        "system": "system_cores",
     }
 
 

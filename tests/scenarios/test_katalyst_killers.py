@@ -93,13 +93,14 @@ def test_a_pod_that_was_refused_is_not_sent_before_its_time() -> None:
     node.stays = True
     later = int((node.at_s + 8) * NS_PER_S) + NOW_NS
     node.more = {"refused": (RefusedEviction("batch", later, "429 Too Many Requests"),)}
-    decision = node.answer(forced("p", "batch", "other"))
-    (excluded,) = [each for feature in decision.plan.features for each in feature.excluded]
-    assert (excluded.uid, excluded.code) == ("batch", "refused")
+    node.answer(forced("p", "batch", "other"))
+    assert node.made.requests is not None
+    (refused,) = node.made.requests.refused
+    assert (refused.uid, refused.code) == ("batch", "refused")
     assert node.evicted == ["other"]
     node.round(1)
     assert node.evicted == ["other"]
-    node.round(2.5)
+    node.answer(forced("p", "batch"))
     assert node.evicted == ["other", "batch"]
 
 
@@ -117,9 +118,9 @@ def test_a_queued_pod_that_says_by_now_that_it_is_to_be_skipped_stays() -> None:
 
 def test_a_pod_without_a_known_cgroup_is_not_handed_to_the_cgroup_killer() -> None:
     node = Node([replace(kpod("batch"), measure=None)], replace(QUIET, killers=KillerSettings("cgroup-killer")))
-    decision = node.answer(forced("p", "batch"))
-    (excluded,) = [each for feature in decision.plan.features for each in feature.excluded]
-    assert (excluded.uid, excluded.code) == ("batch", "no_cgroup")
+    node.answer(forced("p", "batch"))
+    assert node.made.requests is not None
+    assert [(each.uid, each.code) for each in node.made.requests.refused] == [("batch", "no_cgroup")]
     assert node.evicted == []
 
 

@@ -60,12 +60,12 @@ class Allowance:
             return False
         return not answer.is_allowed or (answer.pdb is not None and self._allowed[answer.pdb] <= 0)
 
-    def over(self, candidate: Candidate) -> Reason | None:
-        """Return code and reason why the budgets let no further pod of its kind go."""
-        workload, most = candidate.workload, self._per_workload
+    def over(self, namespace: str, workload: str | None) -> Reason | None:
+        """Return code and reason why the budgets let no further pod of this namespace and workload go."""
+        most = self._per_workload
         if most is not None and workload is not None and self._gone_of_workload.get(workload, 0) >= most:
             return "workload_budget", f"no more than {most} of {workload} may go in a minute"
-        namespace, most = candidate.namespace, self._per_namespace
+        most = self._per_namespace
         if most is not None and self._gone_of_namespace.get(namespace, 0) >= most:
             return "namespace_budget", f"no more than {most} of namespace {namespace} may go in a minute"
         return None

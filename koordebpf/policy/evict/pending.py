@@ -9,7 +9,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.amount import Dimension
 from koordebpf.state.measured import StrayMeasure
 from koordebpf.state.view import FINISHED_PHASES, NodeView, PendingRelease, PodView
-from koordebpf.units import format_ns
+from koordebpf.units import NS_PER_S, format_ns
 
 # Why: what is left of a dead pod is the page tables of its last tasks and the sandbox, far below an eighth of a victim.
 _RELEASED_SHARE = 8
@@ -48,11 +48,22 @@ def stray_bytes(stray: StrayMeasure) -> int:
 def leaving_pods(view: NodeView, settings: EvictSettings, killed: Collection[str] = ()) -> tuple[PodView, ...]:
     """Return the pods that are counted on: the API marks them as deleted, or they were evicted and are still there.
 
-    A pod that was evicted longer ago than `pending_max_ns`, or whose eviction brought nothing, is not; one of the
-    `killed` is for as long as its object is there.
+    A pod that was evicted or deleted longer ago than `pending_max_ns`, or whose eviction brought nothing, is not; one
+    of the `killed` is for as long as its object is there.
     """
     is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.pending}
-    return tuple([pod for pod in view.pods if pod.uid in killed or is_awaited.get(pod.uid, pod.is_terminating)])
+    return tuple(
+        [
+            pod
+            for pod in view.pods
+            if pod.uid in killed
+            or (
+                is_awaited[pod.uid]
+                if pod.uid in is_awaited
+                else pod.is_terminating and not _is_late(pod, view, settings)
+            )
+        ]
+    )
 
 
 def pending_credit(
@@ -106,6 +117,14 @@ def fruitless(view: NodeView, settings: EvictSettings) -> dict[str, str]:
 
 def _is_awaited(entry: PendingRelease, view: NodeView, settings: EvictSettings) -> bool:
     return entry.failed_ns is None and view.now_ns - entry.since_ns <= settings.pending_max_ns
+
+
+# Of a pod that is being deleted and has released its memory: its object stays, as where a volume cannot be unmounted.
+def _is_late(pod: PodView, view: NodeView, settings: EvictSettings) -> bool:
+    deleted_s = pod.terms.deleted_s
+    if view.wall_s is None or deleted_s is None:
+        return False
+    return (view.wall_s - deleted_s) * NS_PER_S > settings.pending_max_ns
 
 
 def is_cooling(view: NodeView, settings: EvictSettings) -> bool:

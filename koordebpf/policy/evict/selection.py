@@ -88,7 +88,7 @@ class _Trial:
                 self.ranking.append(each)
             if not helps(each):
                 continue
-            if (over := allowance.over(each)) is not None:
+            if (over := allowance.over(each.namespace, each.workload)) is not None:
                 self.held[each.uid] = each, over
             elif is_blocked:
                 self.held[each.uid] = each, ("pdb", f"{each.disruption}: others go first")
@@ -99,7 +99,7 @@ class _Trial:
 
     def blocked_that_may(self) -> Iterator[Candidate]:
         for each in self.blocked:
-            if (over := self._allowance.over(each)) is not None:
+            if (over := self._allowance.over(each.namespace, each.workload)) is not None:
                 self.held[each.uid] = each, over
             else:
                 self._allowance.take(each)

@@ -89,7 +89,10 @@ def choose_inside(
     states: States,
     settings: InnerSettings,
 ) -> tuple[tuple[PluginAnswer, ...], dict[str, Any]]:
-    """Return the answers with the pods for each threshold that has been met for its grace period."""
+    """Return the answers with the pods for each threshold that has been met for its grace period.
+
+    `seen`, `states`, `settings` as in `look_inside`; `answers` and `states` are what that returned.
+    """
     chosen, after = [], dict(states)
     for answer in answers:
         section, plugin = _BY_NAME[answer.plugin]

@@ -5,26 +5,29 @@ Source: katalyst-core pkg/agent/evictionmanager/manager.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from koordebpf.policy.detect.verdict import Need, Verdict
-from koordebpf.policy.evict.candidates.protection import exclusion
+from koordebpf.policy.evict.candidates.protection import Reason, exclusion
+from koordebpf.policy.evict.grace import capped_grace_s
 from koordebpf.policy.evict.ranking.order import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
-from koordebpf.policy.katalyst.asked.killers import KillerSettings, barred_now, grace_s
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.katalyst.asked.killers import KillerSettings, grace_s, kept_now
 from koordebpf.policy.katalyst.asked.past import with_settled
 from koordebpf.policy.katalyst.asked.queue import filled, sent_since, with_round
 from koordebpf.policy.katalyst.asked.records import with_records
-from koordebpf.policy.katalyst.asked.requests import Asked, Requests, Wanted, gather
+from koordebpf.policy.katalyst.asked.requests import NO_CANDIDATE, Asked, Refused, Requests, Wanted, gather
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, typed_states
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.pods import candidates, katalyst_pods, may_be_evicted
+from koordebpf.policy.katalyst.pods import KatalystPod, candidates, katalyst_pods
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
 from koordebpf.policy.plan import Candidate, Holding
@@ -89,13 +92,21 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
     state = ManagerState
     section = "eviction.katalyst"
 
-    def decide(self, view: NodeView, state: ManagerState, settings: KatalystSettings) -> KatalystDecision:
+    reads_eviction = True
+
+    def decide(
+        self,
+        view: NodeView,
+        state: ManagerState,
+        settings: KatalystSettings,
+        eviction: EvictSettings = EvictSettings(),  # noqa: B008 - frozen
+    ) -> KatalystDecision:
         """Return what the queue still asks for, or the demands of a round that ends now."""
-        active = katalyst_pods(view.pods, settings.qos.by_level())
         state = replace(state, inner=typed_states(state.inner))
         is_due = state.synced_ns is None or view.now_ns - state.synced_ns >= settings.sync_ns
-        measured = view.katalyst or KatalystMeasured()
-        seen = Seen(view, measured, active, candidates(active, settings.skip), is_due)
+        pods = _pods(view, settings, eviction)
+        seen = pods.seen(view, is_regular=is_due)
+        measured = seen.measured
         outside = outside_round(seen, state.remote)
         state = replace(state, remote=outside.state, queue=replace(state.queue, sent=sent_since(state.queue, view)))
         short = pressing(seen, settings.inner, state.pressing)
@@ -104,12 +115,13 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
         inside: tuple[PluginAnswer, ...] = ()
         found: list[Requests] = []
         if is_due or seen.pressing:
-            inside, state = _inside(seen, state, settings)
-            found.append(_gathered(seen, state.clocks, settings, inside))
+            inside, refused, state = _inside(seen, pods, state, settings)
+            asked = _gathered(pods, seen.now_ns, state.clocks, settings, inside)
+            found.append(replace(asked, refused=(*asked.refused, *refused)))
             awaits = is_due and bool(measured.remote_plugins)
             state = replace(state, queue=with_round(state.queue, found[-1].asked, view.now_ns, awaits_outside=awaits))
         if outside.answers:
-            found.append(_gathered(seen, state.remote.clocks, settings, outside.answers))
+            found.append(_gathered(pods, seen.now_ns, state.remote.clocks, settings, outside.answers))
             state = replace(state, queue=replace(state.queue, outside=found[-1].asked))
         elif not measured.remote_plugins and state.queue.outside != Asked():
             state = replace(state, queue=replace(state.queue, outside=Asked()))
@@ -126,26 +138,88 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
         call = outside.call
         if call is not None and settings.records:
             call = with_records(call, view, state.past)
-        return replace(_decision(seen, state, settings, _both(found), call), answers=answers)
+        made = _decision(seen, pods, state, settings, eviction, _both(found), call)
+        return replace(made, answers=answers)
 
 
 KATALYST_EVICTION = KatalystEviction()
 
 
+class _Pods(NamedTuple):
+    """The active pods, those that plugins may be asked about, and why some of these may not go now."""
+
+    active: tuple[KatalystPod, ...]
+    asked: tuple[KatalystPod, ...]
+    kept: Mapping[str, Reason]  # by UID
+    kept_softly: Mapping[str, Reason]  # the same of soft evictions
+    leaving: frozenset[str]
+
+    def seen(self, view: NodeView, *, is_regular: bool) -> Seen:
+        """Return what plugins decide from: they choose from pods that may go now."""
+        return Seen(
+            view,
+            view.katalyst or KatalystMeasured(),
+            self.active,
+            tuple(each for each in self.asked if each.pod.uid not in self.kept),
+            is_regular,
+            kept_softly=self.kept_softly.keys(),
+            leaving=tuple(each for each in self.active if each.pod.uid in self.leaving),
+        )
+
+
+def _pods(view: NodeView, settings: KatalystSettings, eviction: EvictSettings) -> _Pods:
+    active = katalyst_pods(view.pods, settings.qos.by_level())
+    asked = candidates(active, settings.skip)
+    current = Round(view, eviction, ())
+    kept, kept_softly = (kept_now(current, asked, settings.killers, is_soft=each) for each in (False, True))
+    return _Pods(active, asked, kept, kept_softly, frozenset(pod.uid for pod in current.leaving))
+
+
+# What plugins ask for, what they would ask for if every pod could go now, and the state after the round.
 def _inside(
-    seen: Seen, state: ManagerState, settings: KatalystSettings
-) -> tuple[tuple[PluginAnswer, ...], ManagerState]:
-    answers, inner = look_inside(seen, state.inner, settings.inner, lambda name: is_listed(name, settings.plugins))
-    clocks = met_since(state.clocks, answers, seen.now_ns)
-    answers, inner = choose_inside(answers, clocks, seen, inner, settings.inner)
-    return answers, replace(state, inner=inner, clocks=clocks, synced_ns=seen.now_ns)
+    seen: Seen, pods: _Pods, state: ManagerState, settings: KatalystSettings
+) -> tuple[tuple[PluginAnswer, ...], tuple[Refused, ...], ManagerState]:
+    def asked(seen: Seen) -> tuple[tuple[PluginAnswer, ...], dict[str, Any], Mapping[str, MetSince]]:
+        answers, inner = look_inside(seen, state.inner, settings.inner, lambda name: is_listed(name, settings.plugins))
+        clocks = met_since(state.clocks, answers, seen.now_ns)
+        return *choose_inside(answers, clocks, seen, inner, settings.inner), clocks
+
+    answers, inner, clocks = asked(seen)
+    refused: tuple[Refused, ...] = ()
+    if pods.kept_softly:
+        ideal, _, _ = asked(replace(seen, candidates=pods.asked, kept_softly=(), leaving=()))
+        wished = gather(ideal, clocks, seen.now_ns, (), {**pods.kept_softly, **pods.kept}, ())
+        refused = tuple(each for each in wished.refused if each.code != NO_CANDIDATE)
+    waits = dict(_waiting(answers))
+    passed_over = [each for each in refused if each.plugin not in waits]
+    said = (*waits.values(), *_passed_over(passed_over, pods))
+    return answers, refused, replace(state, inner=inner, clocks=clocks, synced_ns=seen.now_ns, waits=said)
+
+
+def _waiting(answers: Iterable[PluginAnswer]) -> Iterator[tuple[str, str]]:
+    for each in answers:
+        if each.top is not None and each.top.waits is not None:
+            yield each.plugin, f"{each.plugin} waits: {each.top.waits}"
+
+
+def _passed_over(refused: Sequence[Refused], pods: _Pods) -> Iterator[str]:
+    names = {each.pod.uid: each.pod.key for each in pods.asked}
+    for plugin, of_plugin in itertools.groupby(refused, key=lambda each: each.plugin):
+        first, *others = of_plugin
+        more = f" and {len(others)} more" if others else ""
+        yield f"{plugin} passes over {names[first.uid]} ({first.why}){more}"
 
 
 def _gathered(
-    seen: Seen, clocks: Mapping[str, MetSince], settings: KatalystSettings, answers: Iterable[PluginAnswer]
+    pods: _Pods,
+    now_ns: int,
+    clocks: Mapping[str, MetSince],
+    settings: KatalystSettings,
+    answers: Iterable[PluginAnswer],
 ) -> Requests:
     dry = [each.plugin for each in answers if is_listed(each.plugin, settings.dry_run)]
-    return gather(answers, clocks, seen.now_ns, {each.pod.uid for each in seen.candidates}, dry)
+    may_go = {each.pod.uid for each in pods.asked} - pods.kept.keys()
+    return gather(answers, clocks, now_ns, may_go, pods.kept, dry)
 
 
 # What plugins inside and outside ask for, where both have answered at the same moment; None: none has.
@@ -163,30 +237,32 @@ def _both(found: Sequence[Requests]) -> Requests | None:
 
 def _decision(
     seen: Seen,
+    pods: _Pods,
     state: ManagerState,
     settings: KatalystSettings,
+    eviction: EvictSettings,
     requests: Requests | None,
     call: RemoteCall | None,
 ) -> KatalystDecision:
     wants_notice = {each.pod.uid: each.pod for each in seen.active if each.wants_notice}
     queue = state.queue
     # What a pod says of itself may have changed since. Each is sent once a round, and of the soft ones one.
-    asked_for = {each.pod.uid for each in seen.candidates if may_be_evicted(each)}
+    asked_for = {each.pod.uid: each for each in seen.candidates}
     forced = [each for each in queue.forced if each.uid in asked_for and each.uid not in queue.sent]
     soft = [each for each in queue.soft if each.uid in asked_for and each.uid not in wants_notice]
-    if queue.is_soft_used or any(each.uid in queue.sent for each in queue.soft):
+    if not queue.has_soft_place or queue.is_soft_used or any(each.uid in queue.sent for each in queue.soft):
         soft = []
     demands = []
     if forced:
-        demands.append(_demand(seen, settings.killers, forced, len(forced), "force"))
+        demands.append(_demand(seen, settings.killers, eviction, forced, len(forced), "force"))
     if soft:
-        demands.append(_demand(seen, settings.killers, soft, 1, "soft"))
+        demands.append(_demand(seen, settings.killers, eviction, soft, 1, "soft"))
     synced_ns = seen.now_ns if state.synced_ns is None else state.synced_ns
     remote_ns = due_ns(state.remote)
     wakes = [synced_ns + settings.sync_ns, *(() if remote_ns is None else (remote_ns,))]
     return KatalystDecision(
         state=state,
-        reason=_asked_text(state),
+        reason=_asked_text(state, settings),
         demands=tuple(demands),
         conditions=tuple(f"{each.condition.name} is met" for each in state.conditions),
         wake_at_ns=min(wakes),
@@ -201,18 +277,22 @@ def _decision(
         call=call,
         requests=requests,
         active=len(seen.active),
-        candidates=len(seen.candidates),
+        candidates=len(pods.asked),
     )
 
 
-def _asked_text(state: ManagerState) -> str:
+def _asked_text(state: ManagerState, settings: KatalystSettings) -> str:
     forced, soft = len(state.queue.forced), len(state.queue.soft)
     names = sorted({each.plugin for each in (*state.queue.forced, *state.queue.soft)})
     if not names:
-        return "no eviction plugin asks for a pod"
+        return "; ".join(("no eviction plugin asks for a pod", *state.waits))
     how = " and ".join(f"{count} {mode}" for count, mode in ((forced, "forced"), (soft, "soft")) if count)
     noun = "eviction" if forced + soft == 1 else "evictions"
-    return f"{', '.join(names)} {'asks' if len(names) == 1 else 'ask'} for {how} {noun}"
+    asks = f"{', '.join(names)} {'asks' if len(names) == 1 else 'ask'} for {how} {noun}"
+    full: tuple[str, ...] = ()
+    if soft and not state.queue.has_soft_place:
+        full = (f"burst {settings.burst} leaves no place for a soft one in this round",)
+    return "; ".join((asks, *full, *state.waits))
 
 
 def _memory_text(candidate: Candidate, _: Iterable[Dimension]) -> str:
@@ -226,11 +306,17 @@ def _why(wanted: Wanted, mode: Mode, graces: Mapping[str, int | None]) -> str:
     return f"{wanted.reason}; {how}{grace}"
 
 
-def _demand(seen: Seen, settings: KillerSettings, wanted: Sequence[Wanted], most: int, mode: Mode) -> Demand:
+def _demand(
+    seen: Seen, settings: KillerSettings, eviction: EvictSettings, wanted: Sequence[Wanted], most: int, mode: Mode
+) -> Demand:
     found = {each.pod.uid: each for each in seen.candidates}
     order = [each.uid for each in wanted]
     killers = {uid: killer for uid in order if (killer := settings.of(found[uid])) is not None}
-    graces = {each.uid: grace_s(each, found[each.uid], killers.get(each.uid, seen.view.executor)) for each in wanted}
+    graces: dict[str, int | None] = {}
+    for each in wanted:
+        pod = found[each.uid].pod
+        hurried_s = capped_grace_s(pod, seen.view, eviction) if pod.is_terminating else None
+        graces[each.uid] = grace_s(each, found[each.uid], killers.get(each.uid, seen.view.executor), hurried_s)
     reasons = {each.uid: _why(each, mode, graces) for each in wanted}
     verdict = Verdict(
         GATE,
@@ -245,10 +331,10 @@ def _demand(seen: Seen, settings: KillerSettings, wanted: Sequence[Wanted], most
         return Holding(resource, int(pod.uid in reasons), int(pod.uid in reasons))
 
     def rank(current: Round) -> Ranking:
+        kept = kept_now(current, found.values(), settings, is_soft=mode == "soft")
         pods = [current.pods[uid] for uid in order if uid in current.pods]
-        barred = barred_now(current, pods, killers, is_soft=mode == "soft")
-        free = [pod for pod in pods if pod.uid not in barred]
-        excluded = tuple(exclusion(pod, barred[pod.uid]) for pod in pods if pod.uid in barred)
+        free = [pod for pod in pods if pod.uid not in kept]
+        excluded = tuple(exclusion(pod, kept[pod.uid]) for pod in pods if pod.uid in kept)
         return as_candidates(free, current.reliefs, current.caused), excluded
 
     return Demand(

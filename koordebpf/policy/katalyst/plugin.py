@@ -6,6 +6,7 @@ Source: katalyst-core pkg/agent/evictionmanager/plugin/plugin.go.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Collection
 from typing import Annotated, Generic, TypeVar
 
 import msgspec
@@ -16,15 +17,20 @@ from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.view import NodeView
 
 Grace = Annotated[int, msgspec.Meta(ge=0)] | None  # seconds that an evicted pod is given; None: its own
+_NAMES = 2  # spelled out in a sentence
 NO_CNR = "there is no CustomNodeResource of this node"  # what plugins lack that judge by it
 S = TypeVar("S", bound=msgspec.Struct)  # what a plugin remembers from one round to the next
 C = TypeVar("C", bound=msgspec.Struct)  # what an operator may set
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a plugin decides from. `active` are all pods that did not end, `candidates` those it is asked about.
+    """What a plugin decides from.
 
+    `active`     all pods that did not end.
+    `candidates` those it is asked about: they may be forced out now.
     `is_regular` False: pressure began the round ahead of its time, that of the plugins in `pressing`.
+    `kept_softly` UIDs of candidates that may not be evicted softly now.
+    `leaving`    pods that leave already, and are counted on.
     """
 
     view: NodeView
@@ -33,6 +39,13 @@ class Seen(msgspec.Struct, frozen=True):
     candidates: tuple[KatalystPod, ...]
     is_regular: bool = True
     pressing: tuple[str, ...] = ()
+    kept_softly: Collection[str] = frozenset()
+    leaving: tuple[KatalystPod, ...] = ()
+
+    @property
+    def soft(self) -> list[KatalystPod]:
+        """The candidates that may also be evicted softly now."""
+        return [each for each in self.candidates if each.pod.uid not in self.kept_softly]
 
     @property
     def now_ns(self) -> int:
@@ -47,6 +60,40 @@ class Looked(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     threshold: Threshold | None = None
     evict: tuple[EvictAsked, ...] = ()
     lacks: str | None = None
+
+
+def coming_back(
+    seen: Seen, need: float, gives: Callable[[KatalystPod], int | None], text: Callable[[int], str]
+) -> str | None:
+    """Return why no pod is chosen for a need, in a sentence: what leaves already covers it; None: it does not.
+
+    Args:
+        seen: as of the round.
+        need: what is missing.
+        gives: what of it comes back when a pod has left; None: not measured.
+        text: such an amount, for people.
+    """
+    given = {each.pod.key: amount for each in seen.leaving if (amount := gives(each))}
+    if not given or sum(given.values()) < need:
+        return None
+    names = sorted(given, key=lambda key: (-given[key], key))
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"{text(sum(given.values()))} is already coming back from {', '.join(names[:_NAMES])}{more}"
+
+
+def is_cooling(seen: Seen, chosen_ns: int | None, chosen: Collection[str], cool_down_ns: int) -> bool:
+    """Tell whether the cool-down after a choice still runs: not if the API server refused every pod that was chosen.
+
+    Args:
+        seen: as of the round.
+        chosen_ns: when pods were chosen last; None: never.
+        chosen: their UIDs.
+        cool_down_ns: from one choice to the next.
+    """
+    if chosen_ns is None or seen.now_ns - chosen_ns >= cool_down_ns:
+        return False
+    refused = {each.uid for each in seen.view.refused}
+    return not chosen or any(uid not in refused for uid in chosen)
 
 
 class InnerPlugin(abc.ABC, Generic[S, C]):

@@ -40,7 +40,8 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     `inside`, `outside` what plugins asked for last.
     `forced`, `soft`    what may be sent now, in order.
     `sent`              pods of this round that were sent, and when.
-    `used`              places of forced pods that are taken; `is_soft_used`: that of the soft one is.
+    `used`              places that are taken; `is_soft_used`: the soft one of the round is sent.
+    `has_soft_place`    the forced ones leave a place for it.
     """
 
     began_ns: int = 0
@@ -51,6 +52,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     sent: Mapping[str, int] = {}
     used: int = 0
     is_soft_used: bool = False
+    has_soft_place: bool = True
 
 
 class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -64,3 +66,4 @@ class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     queue: Queue = Queue()
     remote: RemoteRound = RemoteRound()
     past: Past = Past()
+    waits: tuple[str, ...] = ()  # why plugins inside chose no pod in their last round

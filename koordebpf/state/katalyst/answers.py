@@ -57,10 +57,14 @@ class EvictAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class TopPods(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The pods that a plugin chose for its threshold; `grace_s` as in `EvictAsked`."""
+    """The pods that a plugin chose for its threshold; `grace_s` as in `EvictAsked`.
+
+    `waits`: why it chose none yet, in a sentence: what is missing is already coming back.
+    """
 
     uids: tuple[str, ...]
     grace_s: int | None = None
+    waits: str | None = None
 
 
 class PluginAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

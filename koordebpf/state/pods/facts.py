@@ -156,6 +156,7 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         katalyst_requests=katalyst_requests(pod),
         grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
         deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,
+        deleted_s=_deleted_s(pod),
     )
 
 
@@ -183,6 +184,17 @@ def _started_s(pod: Pod) -> float | None:
         return seconds_of(pod.status.startTime, f"pod {pod.key} status.startTime")
     except ConfigError:
         return None
+
+
+# metadata.deletionTimestamp is when the grace period is over.
+def _deleted_s(pod: Pod) -> float | None:
+    if pod.metadata.deletionTimestamp is None:
+        return None
+    try:
+        over_s = seconds_of(pod.metadata.deletionTimestamp, f"pod {pod.key} metadata.deletionTimestamp")
+    except ConfigError:
+        return None
+    return over_s - (pod.metadata.deletionGracePeriodSeconds or 0)
 
 
 def _kube_qos_from_spec(pod: Pod) -> str:

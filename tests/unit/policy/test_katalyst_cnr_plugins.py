@@ -228,7 +228,7 @@ class TestNics:
     def test_the_grace_period_of_the_plugin_is_that_of_the_soft_eviction(self) -> None:
         asked = EvictAsked("u", "because", grace_s=7)
         top = PluginAnswer("q", Threshold("soft", "cpu", 1, 2), top=TopPods(("v",), 9))
-        found = gather([PluginAnswer("p", evict=(asked,)), top], {"q": MetSince(0)}, 1, {"u", "v"}, ())
+        found = gather([PluginAnswer("p", evict=(asked,)), top], {"q": MetSince(0)}, 1, {"u", "v"}, {}, ())
         # Of a soft threshold Katalyst drops it.
         assert {uid: wanted.grace_s for uid, wanted in found.soft.items()} == {"u": 7, "v": None}
 

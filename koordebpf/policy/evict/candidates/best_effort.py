@@ -57,7 +57,7 @@ def excluding_now(
     current: Round, feature: str, *, needs_usage: bool, for_cpu: bool = False
 ) -> Callable[[PodView], Reason | None]:
     """Return a function for code and reason why this feature cannot evict a pod now, None where it may."""
-    barred, refused, view, now_ns = current.barred, current.refused, current.view, current.view.now_ns
+    barred, refused, view = current.barred, current.refused, current.view
     policies = current.settings.exemptions.policies
     killed = view.killed if for_cpu else frozenset[str]()
     is_api, needs_cgroup = view.executor == "api", needs_usage or view.executor == "cgroup"
@@ -77,10 +77,6 @@ def excluding_now(
             return "no_cgroup", "no cgroup of it is known"
         if pod.memory is None and needs_usage:
             return "unmeasured", "its memory was not measured"
-        # What the API server refused is not asked for again before its time.
-        entry = refused.get(pod.uid) if refused else None
-        if entry is not None and (entry.retry_at_ns is None or now_ns < entry.retry_at_ns):
-            return "refused", f"its eviction was refused: {entry.why}"
-        return None
+        return refused.get(pod.uid)
 
     return why

@@ -15,7 +15,7 @@ from koordebpf.policy.evict.candidates.protection import Reason
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.katalyst.asked.requests import Wanted
 from koordebpf.policy.katalyst.pods import KatalystPod
-from koordebpf.state.view import ExecutorName, KillerName, PodView
+from koordebpf.state.view import ExecutorName, KillerName
 
 Killer = Literal["eviction-api-killer", "deletion-api-killer", "container-killer", "cgroup-killer"]
 
@@ -60,19 +60,21 @@ class KillerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return EXECUTORS[killer] if killer is not None else None
 
 
-def grace_s(wanted: Wanted, each: KatalystPod, by: KillerName | ExecutorName) -> int | None:
+def grace_s(
+    wanted: Wanted, each: KatalystPod, by: KillerName | ExecutorName, hurried_s: int | None = None
+) -> int | None:
     """Return the grace period to ask for; None: the executor gives the pod its own, or knows none.
 
     The API server knows a pod's own, the container runtime does not. A container is stopped within `LONGEST_STOP_S`,
-    whatever the pod or the plugin says.
+    whatever the pod or the plugin says. `hurried_s`: what a pod that is being deleted and late has at most.
     """
     if by != "cri":
-        return wanted.grace_s
+        return min((each for each in (wanted.grace_s, hurried_s) if each is not None), default=None)
     return min(each.pod.terms.grace_s if wanted.grace_s is None else wanted.grace_s, LONGEST_STOP_S)
 
 
-def barred_now(
-    current: Round, pods: Iterable[PodView], killers: Mapping[str, KillerName], *, is_soft: bool
+def kept_now(
+    current: Round, pods: Iterable[KatalystPod], killers: KillerSettings, *, is_soft: bool
 ) -> dict[str, Reason]:
     """Return why each of these pods is not evicted now, by UID; of one that may be, nothing.
 
@@ -81,24 +83,26 @@ def barred_now(
 
     Args:
         current: the round.
-        pods: that plugins ask for.
-        killers: in place of executor.type, by UID.
+        pods: that plugins ask for, or choose from.
+        killers: as set.
         is_soft: these are soft evictions.
     """
     view = current.view
     disruptions = Disruptions(view.pdbs if is_soft else ())
 
-    def why(pod: PodView) -> Reason | None:
-        by = killers.get(pod.uid, view.executor)
-        refused = current.refused.get(pod.uid)
-        if (found := current.barred.get(pod.uid)) is not None:
+    def why(each: KatalystPod) -> Reason | None:
+        pod = each.pod
+        by = killers.of(each) or view.executor
+        if (found := current.barred.get(pod.uid) or current.refused.get(pod.uid)) is not None:
             return found
-        if refused is not None and (refused.retry_at_ns is None or view.now_ns < refused.retry_at_ns):
-            return "refused", f"its eviction was refused: {refused.why}"
+        if each.level == "system_cores":
+            return "system_cores", "its QoS level is system_cores"
+        if pod.uid in view.killed:
+            return "killed", "it was killed and has had no process since"
         if by == "cgroup" and pod.cgroup_id is None:
             return "no_cgroup", "no cgroup of it is known"
         if by != "api" and (answer := disruptions.predict(pod)) is not None and not answer.is_allowed:
             return "pdb", answer.text
-        return None
+        return current.allowance.over(pod.namespace, pod.terms.workload)
 
-    return {pod.uid: found for pod in pods if (found := why(pod)) is not None}
+    return {each.pod.uid: found for each in pods if (found := why(each)) is not None}

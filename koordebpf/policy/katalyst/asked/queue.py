@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from koordebpf.policy.katalyst.asked.requests import Asked, Wanted, joined
 from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.pods import KatalystPod, in_eviction_order, may_be_evicted
+from koordebpf.policy.katalyst.pods import KatalystPod, in_eviction_order
 from koordebpf.policy.katalyst.state import Queue
 from koordebpf.state.view import MINUTE_NS, NodeView
 
@@ -31,24 +31,20 @@ def with_round(queue: Queue, inside: Asked, now_ns: int, *, awaits_outside: bool
 def filled(queue: Queue, seen: Seen, burst: int) -> Queue:
     """Return the queue with the pods that may be sent now: forced ones up to the places that are left, and soft ones.
 
-    Pods that already leave take no place, so that each round makes progress.
+    A soft one takes a place of the round, too, behind the forced ones; where none is left for it, all are still there
+    to be notified. Pods that may not go now take no place, so that each round makes progress.
     """
-    used, soft_used = queue.used, queue.is_soft_used
-    used += sum(each.uid in queue.sent for each in queue.forced)
-    soft_used = soft_used or any(each.uid in queue.sent for each in queue.soft)
+    sent_softly = any(each.uid in queue.sent for each in queue.soft)
+    used = queue.used + sum(each.uid in queue.sent for each in queue.forced) + sent_softly
     asked = _together(queue.inside, queue.outside)
-    leaving = {entry.uid for entry in seen.view.pending} | seen.view.killed | set(queue.sent)
-    pods = [
-        each
-        for each in seen.candidates
-        if may_be_evicted(each) and not each.pod.is_terminating and each.pod.uid not in leaving
-    ]
+    pods = [each for each in seen.candidates if each.pod.uid not in queue.sent]
     forced = _ordered(pods, asked.forced)
     places = len(forced) if burst < 0 else max(burst - used, 0)
     return replace(
         queue,
         used=used,
-        is_soft_used=soft_used,
+        is_soft_used=queue.is_soft_used or sent_softly,
+        has_soft_place=burst < 0 or len(forced) < places,
         forced=tuple(asked.forced[each.pod.uid] for each in forced[:places]),
         soft=tuple(asked.soft[each.pod.uid] for each in _ordered(pods, asked.soft)),
     )

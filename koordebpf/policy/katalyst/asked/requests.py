@@ -11,10 +11,12 @@ from decimal import Decimal
 
 import msgspec
 
+from koordebpf.policy.evict.candidates.protection import Reason
 from koordebpf.policy.katalyst.clocks import MetSince, is_actionable
 from koordebpf.policy.katalyst.pods import FORCE, SOFT
 from koordebpf.state.katalyst.answers import PluginAnswer, Threshold
 
+NO_CANDIDATE = "no_candidate"  # the code of a pod that plugins were not asked about
 _EXPONENT_FROM, _EXPONENT_BELOW = 6, -4  # strconv.FormatFloat(value, 'g', -1, 64)
 
 
@@ -63,6 +65,7 @@ def gather(
     clocks: Mapping[str, MetSince],
     now_ns: int,
     candidates: Collection[str],
+    kept: Mapping[str, Reason],
     dry_run: Collection[str],
 ) -> Requests:
     """Return what the plugins ask for, each pod once; a soft request for a pod that is forced is none.
@@ -75,6 +78,7 @@ def gather(
         clocks: since when thresholds are met.
         now_ns: CLOCK_MONOTONIC.
         candidates: UIDs that plugins were asked about: no other pod is evicted, whatever names it.
+        kept: why pods that they might have been asked about may not go now, by UID.
         dry_run: plugins whose victims are counted and not evicted.
     """
     forced: dict[str, Wanted] = {}
@@ -83,7 +87,7 @@ def gather(
     refused: list[Refused] = []
     for answer in sorted(answers, key=lambda each: each.plugin):
         for is_forced, wanted in _wanted_by(answer, clocks, now_ns):
-            if (why := _refusal(wanted, candidates)) is not None:
+            if (why := _refusal(wanted, candidates, kept)) is not None:
                 refused.append(Refused(wanted.plugin, wanted.uid, *why))
             elif answer.plugin in dry_run:
                 counted.append(wanted)
@@ -136,9 +140,11 @@ def _wanted_by(answer: PluginAnswer, clocks: Mapping[str, MetSince], now_ns: int
         yield is_hard, Wanted(uid, answer.plugin, threshold.scope, reason, grace_s)
 
 
-def _refusal(wanted: Wanted, candidates: Collection[str]) -> tuple[str, str] | None:
+def _refusal(wanted: Wanted, candidates: Collection[str], kept: Mapping[str, Reason]) -> Reason | None:
+    if (why := kept.get(wanted.uid)) is not None:
+        return why
     if wanted.uid not in candidates:
-        return "no_candidate", "it is no pod that plugins were asked about"
+        return NO_CANDIDATE, "it is no pod that plugins were asked about"
     if wanted.grace_s is not None and wanted.grace_s < 0:
         return "negative_grace", f"the grace period {wanted.grace_s} s is below 0"
     return None

@@ -82,7 +82,7 @@ def _illness(nic: CnrZone, links: Mapping[str, bool]) -> str | None:
 
 # Those to which the CNR gives some of its bandwidth, and those that were bound to it and request some.
 def _pods_of(nic: CnrZone, seen: Seen) -> Iterator[KatalystPod]:
-    for each in seen.candidates:
+    for each in seen.soft:
         allocated, terms = nic.allocations.get(each.consumer, {}), each.pod.terms
         is_bound = terms.annotations.get(NIC_SELECTION_RESULT) == nic.name
         if allocated.get(NET_BANDWIDTH) or (is_bound and terms.katalyst_requests.get(NET_BANDWIDTH)):

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen, coming_back
 from koordebpf.policy.katalyst.plugins.ranking import Action, ranked
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.state.katalyst.answers import Threshold, TopPods
 from koordebpf.state.katalyst.measured import NumaMemory
 from koordebpf.state.measured import NotNegative
-from koordebpf.units import GIB, MIB, PAGE_BYTES
+from koordebpf.units import GIB, MIB, PAGE_BYTES, format_bytes
 
 SCOPE = "NumaMemory"
 _GUARD, _GAP, _RESERVE = 256 * MIB // PAGE_BYTES, GIB // PAGE_BYTES, 4 * GIB // PAGE_BYTES
@@ -89,6 +89,7 @@ class NumaMemoryPlugin(InnerPlugin[NumaMemoryState, NumaMemorySettings]):
     ) -> tuple[TopPods, NumaMemoryState]:
         """Return the pods to evict of each NUMA node under pressure, the most of each first."""
         chosen: dict[str, None] = {}
+        waits: list[str] = []
         is_every = False
         for numa in seen.measured.numa or ():
             of_node = state.nodes.get(str(numa.node), NodeTimes())
@@ -96,9 +97,14 @@ class NumaMemoryPlugin(InnerPlugin[NumaMemoryState, NumaMemorySettings]):
                 continue
             action = Action(of_node.action)
             is_every = is_every or action is Action.EVERY_POD
+            low_bytes, free = watermarks(numa)[1] * PAGE_BYTES, free_pages(numa, settings) * PAGE_BYTES
+            if (found := coming_back(seen, low_bytes - free, _held_on(numa), format_bytes)) is not None:
+                waits.append(f"of NUMA node {numa.node}, {found}")
+                continue
             pods = [each for each in seen.candidates if _has_share(numa, each, settings)]
             chosen.update(dict.fromkeys(each.pod.uid for each in ranked(pods, action, _held_on(numa), top_n)))
-        return TopPods(tuple(chosen), settings.grace_seconds if is_every else settings.reclaimed_grace_seconds), state
+        grace_s = settings.grace_seconds if is_every else settings.reclaimed_grace_seconds
+        return TopPods(tuple(chosen), grace_s, "; ".join(waits) or None), state
 
 
 NUMA_MEMORY = NumaMemoryPlugin()

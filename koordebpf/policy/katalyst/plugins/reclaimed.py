@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import NO_CNR, Grace, InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import NO_CNR, Grace, InnerPlugin, Looked, Seen, coming_back
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.katalyst.answers import Met, Threshold, TopPods
@@ -69,9 +69,7 @@ class ReclaimedPlugin(InnerPlugin[Empty, ReclaimedSettings]):
         found = None if cnr is None else _threshold(seen, cnr, settings)
         if found is None:
             return TopPods(()), state
-        pods = [each for each in seen.candidates if each.is_reclaimed]
-        amount = _amount_of(found.scope)
-        return TopPods(chosen_for(found, pods, amount, top_n), settings.grace_seconds), state
+        return top_of(found, found.scope, seen, _reclaimed_amount(found.scope), settings, top_n), state
 
 
 RECLAIMED = ReclaimedPlugin()
@@ -110,6 +108,27 @@ def exceeded(asked: Mapping[str, int], total: Mapping[str, int], settings: Recla
     return None
 
 
+def top_of(
+    threshold: Threshold, resource: str, seen: Seen, amount: Amount, settings: ReclaimedSettings, top_n: int
+) -> TopPods:
+    """Return the pods to evict for what is requested of a resource: none where what leaves already covers it.
+
+    Args:
+        threshold: which is met.
+        resource: of which too much is requested.
+        seen: as of the round.
+        amount: what a pod requests of it; 0: it may not go for it.
+        settings: of the plugin.
+        top_n: at most so many for a hard threshold; 0: all.
+    """
+    need = threshold.observed - threshold.value
+    waits = coming_back(seen, need, amount, lambda given: f"{given:,} of {resource}")
+    if waits is not None:
+        return TopPods((), waits=waits)
+    pods = [each for each in (seen.candidates if threshold.met == "hard" else seen.soft) if amount(each)]
+    return TopPods(chosen_for(threshold, pods, amount, top_n), settings.grace_seconds)
+
+
 def chosen_for(threshold: Threshold, pods: Iterable[KatalystPod], amount: Amount, top_n: int) -> tuple[str, ...]:
     """Return the UIDs of the pods that request the most; for a soft threshold of those to notify.
 
@@ -141,5 +160,5 @@ def _above(pods: Iterable[KatalystPod], amount: Amount, limit: float) -> list[Ka
     return ordered[: max(len(ordered) - kept, 1)]
 
 
-def _amount_of(resource: str) -> Amount:
-    return lambda each: each.pod.terms.katalyst_requests.get(resource, 0)
+def _reclaimed_amount(resource: str) -> Amount:
+    return lambda each: each.pod.terms.katalyst_requests.get(resource, 0) if each.is_reclaimed else 0

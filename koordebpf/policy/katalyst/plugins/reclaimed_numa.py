@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from koordebpf.policy.katalyst.plugin import NO_CNR, InnerPlugin, Looked, Seen
-from koordebpf.policy.katalyst.plugins.reclaimed import ReclaimedSettings, chosen_for, exceeded, requested
+from koordebpf.policy.katalyst.plugins.reclaimed import ReclaimedSettings, exceeded, requested, top_of
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.katalyst.answers import Threshold, TopPods
@@ -48,10 +48,10 @@ class ReclaimedNumaPlugin(InnerPlugin[Empty, ReclaimedSettings]):
         short = None if _lacks(seen) is not None else _short(seen, settings)
         if short is None:
             return TopPods(()), state
-        amounts = short.amounts
-        pods = [each for each in seen.candidates if amounts.get(each.pod.uid)]
-        chosen = chosen_for(short.threshold, pods, lambda each: amounts[each.pod.uid], top_n)
-        return TopPods(chosen, settings.grace_seconds), state
+        threshold, resource = short.threshold, short.threshold.scope.rpartition("|")[2]
+        return top_of(
+            threshold, resource, seen, lambda each: short.amounts.get(each.pod.uid, 0), settings, top_n
+        ), state
 
 
 RECLAIMED_NUMA = ReclaimedNumaPlugin()

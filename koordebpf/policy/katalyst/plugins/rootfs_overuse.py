@@ -55,7 +55,7 @@ class RootfsOverusePlugin(InnerPlugin[Empty, RootfsOveruseSettings]):
         if image_fs is None or isinstance(layers, str):
             return Looked(state=state, lacks=str(layers))
         over: list[tuple[int, KatalystPod, float]] = []
-        for each in seen.candidates:
+        for each in seen.soft:
             use, limit = layers.pods.get(each.pod.uid), limit_bytes(each, image_fs.capacity_bytes, settings)
             if use is not None and limit is not None and use.used_bytes > limit:
                 over.append((use.used_bytes, each, limit))

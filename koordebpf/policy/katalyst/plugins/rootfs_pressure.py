@@ -10,13 +10,13 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen, coming_back, is_cooling
 from koordebpf.policy.katalyst.plugins.disk_threshold import DiskThreshold, is_old, layers_of, limit_of
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.state.katalyst.answers import Condition, Threshold, TopPods
 from koordebpf.state.katalyst.measured import ImageFs, RootfsUse
 from koordebpf.state.measured import NotNegative
-from koordebpf.units import GIB, NS_PER_S
+from koordebpf.units import GIB, NS_PER_S, format_bytes
 
 SCOPE = "SystemRootfs"
 _CONDITION = Condition(SCOPE, "node", ("NoSchedule",))
@@ -60,19 +60,24 @@ class RootfsPressureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
 
 class RootfsPressureState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`chosen_ns`: when a pod was chosen last; `short_ns`: since when the filesystem is short; None: it is not."""
+    """`chosen_ns`: when pods were chosen last, and `chosen`, which; `short_ns`: since when the filesystem is short.
+
+    None: never, and that it is not short.
+    """
 
     chosen_ns: int | None = None
+    chosen: tuple[str, ...] = ()
     short_ns: int | None = None
 
 
 class Shortage(NamedTuple):
-    """What is short: how much has to be free, how much is, of how much; and which use of a pod counts."""
+    """What is short: how much has to be free, how much is, of how much; which use of a pod counts, and its text."""
 
     limit: float
     free: int
     capacity: int
     use: Callable[[RootfsUse], int]
+    text: Callable[[int], str]
     pod_min: DiskThreshold | None
     priority: DiskThreshold | None
 
@@ -112,14 +117,19 @@ class RootfsPressurePlugin(InnerPlugin[RootfsPressureState, RootfsPressureSettin
         found = shortage(image_fs, settings) if image_fs is not None else None
         if found is None or isinstance(layers, str):
             return TopPods(()), state
-        if state.short_ns is None or layers.began_ns < state.short_ns:
+        if image_fs is None or state.short_ns is None or layers.began_ns < state.short_ns:
             return TopPods(()), state
-        if state.chosen_ns is not None and now_ns - state.chosen_ns < settings.cool_down_ns:
+        # Whether it was enough shows only when the filesystem has answered again.
+        cool_down_ns = max(settings.cool_down_ns, now_ns - image_fs.at_ns + 1)
+        if is_cooling(seen, state.chosen_ns, state.chosen, cool_down_ns):
             return TopPods(()), state
         used = {uid: found.use(each) for uid, each in layers.pods.items()}
+        need = found.limit - found.free
+        if (waits := coming_back(seen, need, lambda each: used.get(each.pod.uid), found.text)) is not None:
+            return TopPods((), waits=waits), state
         uids = tuple(each.pod.uid for each in chosen(seen.candidates, used, found, top_n))
         if uids:
-            state = msgspec.structs.replace(state, chosen_ns=now_ns)
+            state = msgspec.structs.replace(state, chosen_ns=now_ns, chosen=uids)
         return TopPods(uids, settings.grace_seconds), state
 
 
@@ -131,13 +141,14 @@ def shortage(image_fs: ImageFs, settings: RootfsPressureSettings) -> Shortage | 
     free, capacity = image_fs.available_bytes, image_fs.capacity_bytes
     limit = limit_of(settings.min_free, capacity)
     if limit is not None and capacity >= settings.min_capacity_bytes and free < limit:
-        return Shortage(limit, free, capacity, _bytes, settings.pod_min_used, settings.priority_used)
+        return Shortage(limit, free, capacity, _bytes, format_bytes, settings.pod_min_used, settings.priority_used)
     if image_fs.inodes is None or image_fs.inodes_free is None:
         return None
     free, capacity = image_fs.inodes_free, image_fs.inodes
     limit = limit_of(settings.min_inodes_free, capacity)
     if limit is not None and free < limit:
-        return Shortage(limit, free, capacity, _inodes, settings.pod_min_inodes_used, settings.priority_inodes_used)
+        least, priority = settings.pod_min_inodes_used, settings.priority_inodes_used
+        return Shortage(limit, free, capacity, _inodes, "{:,} inodes".format, least, priority)
     return None
 
 

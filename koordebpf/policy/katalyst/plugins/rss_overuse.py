@@ -43,7 +43,7 @@ class RssOverusePlugin(InnerPlugin[Empty, RssOveruseSettings]):
         """Return the pods above their threshold; one without a request in every container is none."""
         if not settings.is_on:
             return Looked(state=state)
-        asked = [_asked(each, resident_bytes(each.pod), settings) for each in seen.candidates]
+        asked = [_asked(each, resident_bytes(each.pod), settings) for each in seen.soft]
         return Looked(state=state, evict=tuple(each for each in asked if each is not None))
 
 

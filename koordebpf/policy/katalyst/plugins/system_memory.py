@@ -9,11 +9,11 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen
+from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen, coming_back, is_cooling
 from koordebpf.policy.katalyst.plugins.ranking import Action, memory_of, ranked
 from koordebpf.state.katalyst.answers import Condition, Threshold, TopPods
 from koordebpf.state.katalyst.measured import SystemMemory
-from koordebpf.units import NS_PER_S
+from koordebpf.units import NS_PER_S, format_bytes
 
 SCOPE = "SystemMemory"
 _CONDITION = Condition("MemoryPressure", "node", ("NoSchedule",))
@@ -61,13 +61,15 @@ class SystemMemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 class SystemMemoryState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is remembered of the rounds before.
 
-    `pressed_ns` since when pods are under pressure, `chosen_ns` when pods were chosen last; None: they are not.
+    `pressed_ns` since when pods are under pressure; None: they are not.
+    `chosen_ns`  when pods were chosen last; None: never; and `chosen`, which.
     `stolen`     pages that kswapd had reclaimed, as of `stolen_ns`; `steal_rate` pages a second until then.
     `stealing_ns` since when that is too much; None: it is not.
     """
 
     pressed_ns: int | None = None
     chosen_ns: int | None = None
+    chosen: tuple[str, ...] = ()
     stolen_ns: int | None = None
     stolen: int = 0
     steal_rate: float = 0.0
@@ -106,16 +108,20 @@ class SystemMemoryPlugin(InnerPlugin[SystemMemoryState, SystemMemorySettings]):
     ) -> tuple[TopPods, SystemMemoryState]:
         """Return the pods to evict: none while the last ones cool down."""
         system, now_ns = seen.measured.system, seen.now_ns
-        if system is None or (state.chosen_ns is not None and now_ns - state.chosen_ns < settings.cool_down_ns):
+        if system is None or is_cooling(seen, state.chosen_ns, state.chosen, settings.cool_down_ns):
             return TopPods(()), state
         found = _short(now_ns, system, state, settings)
         if found is None:
             return TopPods(()), state
-        action = found[0]
+        action, value, observed, is_short = found
+        if is_short and (waits := coming_back(seen, value - observed, memory_of, format_bytes)) is not None:
+            return TopPods((), waits=waits), state
         pods = ranked(seen.candidates, action, memory_of, top_n)
         grace_s = settings.grace_seconds if action is Action.EVERY_POD else settings.reclaimed_grace_seconds
-        top = TopPods(tuple(each.pod.uid for each in pods), grace_s)
-        return top, msgspec.structs.replace(state, chosen_ns=now_ns)
+        uids = tuple(each.pod.uid for each in pods)
+        if uids:
+            state = msgspec.structs.replace(state, chosen_ns=now_ns, chosen=uids)
+        return TopPods(uids, grace_s), state
 
 
 SYSTEM_MEMORY = SystemMemoryPlugin()
