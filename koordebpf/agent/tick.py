@@ -146,8 +146,11 @@ class Agent:
     def _measure(self, now_ns: int, sampled: NodeMeasure | None = None) -> Measured:
         waits = self._rounds.evictions.is_waiting(now_ns)
         self._pace.measured(now_ns, is_waiting=waits)
-        tmpfs = [each.uid for each in self._known.facts if each.keeps_tmpfs(self._config.executor)]
-        measured = self._parts.measuring.history.measure(now_ns, self._known, tmpfs, sampled)
+        facts = self._known.facts
+        shmem = [each.uid for each in facts if each.keeps_tmpfs(self._config.executor)]
+        if self._parts.katalyst:
+            shmem += self._parts.katalyst.shmem_uids(facts, now_ns)
+        measured = self._parts.measuring.history.measure(now_ns, self._known, shmem, sampled)
         # A round during a crossing has no time for the CPUs, and those that wait for memory to come back need none.
         if (
             self._parts.suppression

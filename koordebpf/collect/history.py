@@ -59,7 +59,7 @@ class NodeHistory:
         self._forecasts.note(now_ns, node)
 
     def measure(
-        self, now_ns: int, known: Known, tmpfs_uids: Collection[str] = (), sampled: NodeMeasure | None = None
+        self, now_ns: int, known: Known, shmem_uids: Collection[str] = (), sampled: NodeMeasure | None = None
     ) -> Measured:
         """Return the node and all its pods as they are now, with stalls, shares, the ledger and forecasts.
 
@@ -72,7 +72,7 @@ class NodeHistory:
         stalled = self._stalls.read(now_ns)
         self.news = StallNews(self._stalls.by_pod)
         stalls = self._stalls.window()
-        measured = self._collector.everything(stalls, tmpfs_uids, stalls.get(NODE), sampled)
+        measured = self._collector.everything(stalls, shmem_uids, stalls.get(NODE), sampled)
         now_ns = measured.now_ns
         self.note(now_ns, measured.node)
         if stalled or (sampled is None and self._ledger.is_due(now_ns)):

@@ -40,6 +40,7 @@ from koordebpf.kube.plugins.messages import (
 from koordebpf.kube.plugins.server import GrpcServer
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugin import Seen
+from koordebpf.policy.katalyst.plugins.system_memory import asks_pods
 from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
 from koordebpf.policy.katalyst.served import (
     STALL_GATES,
@@ -226,7 +227,8 @@ class ServedNode(Closing):
         self._known = Known()
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector, config.eviction.exemptions)
-        self._katalyst = KatalystMemory(watch, lambda _: False)
+        of_machine = self.settings.inner.systemMemory
+        self._katalyst = KatalystMemory(watch, lambda _: False, lambda percent: asks_pods(percent, of_machine))
         self._pods_version = 0
         self._problems: frozenset[str] = frozenset()  # that the log has
         self._seen: Seen | None = None

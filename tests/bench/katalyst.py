@@ -120,7 +120,10 @@ def _measuring(report: Report, n: int) -> None:
         source = FileSource((node.cgroup.write_manifest(Path(name) / "pods.json", 90, 85),))
         source.start(lambda: None)
         scope = open_scope(find_memory_hierarchy(), None)  # the machine: a cgroup has no NUMA nodes
-        with NodeWatch(scope, source, 1_000_000) as watch, KatalystMemory(watch, lambda _: False) as collector:
+        with (
+            NodeWatch(scope, source, 1_000_000) as watch,
+            KatalystMemory(watch, lambda _: False, lambda _: False) as collector,
+        ):
             of_node = NodeMeasure("machine", total_bytes=64 * GIB, used_bytes=GIB)
             times = times_ms(lambda: collector.measure(of_node, is_round=True), n)
             report.add(figure("  what it is measured from", "ms", times, "meminfo, zoneinfo, watermarks"))

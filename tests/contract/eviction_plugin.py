@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent import futures
 from pathlib import Path
@@ -43,6 +44,7 @@ class Plugin:
         self.raw: bytes | None = None  # in place of every answer
         self.lacks: set[str] = set()  # methods that it does not have
         self.asked: dict[str, list[Any]] = {}
+        self.takes_s: dict[str, float] = {}  # by method
         self.hold = threading.Event()
         self.hold.set()
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
@@ -95,6 +97,7 @@ class Plugin:
                     context.abort(grpc.StatusCode.UNIMPLEMENTED, f"there is no {name}")
                 self.asked.setdefault(name, []).append(message)
                 self.hold.wait(30)
+                time.sleep(self.takes_s.get(name, 0))
                 return self.raw if self.raw is not None else CLASSES[response](**answer(message)).SerializeToString()
 
             return grpc.unary_unary_rpc_method_handler(

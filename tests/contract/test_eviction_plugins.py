@@ -21,7 +21,7 @@ def test_a_plugin_that_chooses_pods_gets_their_records(tmp_path: Path, sockets: 
     hog = UIDS["hog"]
     node, plugin = Node(tmp_path), Plugin(sockets / "one.sock")
     registry = partial(PluginRegistry, sockets, ())
-    plugins = EvictionPlugins(registry, PodMessages(None, ""), node.watch, lambda: None)
+    plugins = EvictionPlugins(registry, PodMessages(None, ""), node.watch, lambda: None, 10)
     try:
         until(lambda: plugins.take()[0] == ("one",), "a registered plugin")
         record = EvictionRecord(hog, True, (PastBucket(1_700_000_000, 600, 3),), 1, 4, 3, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -113,6 +114,40 @@ def test_pods_are_passed_on_byte_for_byte(called: Called, plugin: Callable[[str]
     assert list(one.asked["GetEvictPods"][0].active_pods) == list(PODS.values())
 
 
+def test_each_call_has_its_deadline_and_pods_come_before_thresholds(
+    plugin: Callable[[str], Plugin], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    called = Called(patience(0.4))
+    try:
+        slow, late = registered(called, plugin, "slow"), registered(called, plugin, "late")
+        for each in (slow, late):
+            each.met = {"met_type": 1, "eviction_scope": "s"}
+            each.evict = [{"pod": PODS["a"], "reason": "because", "force_evict": True}]
+        slow.takes_s = dict.fromkeys(("GetEvictPods", "ThresholdMet"), patience(0.25))
+        late.takes_s = {"ThresholdMet": patience(1)}
+        found = called.thresholds()
+        assert found["slow"] == PluginAnswer(
+            "slow", Threshold("soft", "s", 0, 0), (EvictAsked("a", "because", is_forced=True),)
+        )
+        # ALSO what a late one said before counts
+        assert found["late"].threshold is None
+        assert found["late"].evict == found["slow"].evict
+        assert "no answer in time" in (found["late"].problem or "")
+        assert list(slow.asked) == ["GetEvictPods", "ThresholdMet"]
+        # AND the log says once that it fails, and once that it answers again
+        until(lambda: called.thresholds()["late"].problem is not None, "it fails still")
+        late.takes_s = {}
+        until(lambda: called.thresholds()["late"].problem is None, "it answers again")
+        said = [each.getMessage() for each in caplog.records if "plugin late" in each.getMessage()]
+        assert [text.partition(": ")[0] for text in said] == [
+            "plugin late fails, and counts as one without an answer",
+            "plugin late answers again",
+        ]
+    finally:
+        called.caller.close()
+
+
 @pytest.mark.slow
 def test_with_one_that_hangs_and_one_that_answers_garbage_the_others_count(
     called: Called, plugin: Callable[[str], Plugin]
@@ -131,7 +166,7 @@ def test_with_one_that_hangs_and_one_that_answers_garbage_the_others_count(
         assert answers["plugin-1"].problem
         assert [answers[f"plugin-{number}"].threshold for number in range(2, 8)] == [Threshold("soft", "s", 0, 0)] * 6
     print("ms a round:", [round(each * 1000) for each in took_s])
-    assert max(took_s) < patience(2)
+    assert max(took_s) < patience(4)
     # AND when it continues, its answers count again
     plugins[0].hold.set()
     time.sleep(0.2)
@@ -228,7 +263,7 @@ def test_a_plugin_that_is_stopped_mid_call_holds_up_no_other_and_counts_again_wh
         for _ in range(3):
             began_s = time.monotonic()
             answers = called.thresholds()
-            assert time.monotonic() - began_s < patience(1.5)
+            assert time.monotonic() - began_s < patience(3)
             assert "no answer in time" in (answers["separate"].problem or "")
             assert answers["other"].threshold == Threshold("soft", "s", 0, 0)
     finally:

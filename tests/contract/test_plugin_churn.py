@@ -53,7 +53,7 @@ class Manager:
 
     def __init__(self, folder: Path) -> None:
         self.woken = threading.Event()
-        self.caller = PluginCaller(self.woken.set)
+        self.caller = PluginCaller(self.woken.set, 0.8)
         self.registry = PluginRegistry(folder, (), lambda: None)
         self.number = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,13 +12,18 @@ from koordebpf.agent.katalyst.sockets import PluginSockets
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.policy.katalyst.asked.news import ReportedRequests, RequestNews, request_news
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
-from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategy import Decision
 from koordebpf.state.katalyst.facts import KatalystFacts
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import Measured
+from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView
+from koordebpf.units import NS_PER_S
+
+_AHEAD_NS = NS_PER_S // 10  # Why: a measurement ends later than it begins, and may be that of a round by then
 
 
 class Katalyst:
@@ -54,6 +59,14 @@ class Katalyst:
             found = replace(found, remote_plugins=names, remote=answers)
         self._measured = found
         return found
+
+    def shmem_uids(self, facts: Iterable[PodFacts], now_ns: int) -> list[str]:
+        """Return the pods of which a plugin needs to know now how much of their memory is shmem."""
+        settings = self._settings
+        is_on = settings.inner.rssOveruse.is_on and is_listed(RSS_OVERUSE.name, settings.plugins)
+        if not is_on or now_ns < self._due_ns - _AHEAD_NS:
+            return []
+        return [each.uid for each in facts if each.terms.native_memory_request_bytes is not None]
 
     def is_due(self) -> bool:
         """Tell whether a round is due before its time, for what plugins outside have answered."""

@@ -21,6 +21,7 @@ from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugins.numa_memory import are_short
 from koordebpf.policy.katalyst.plugins.rootfs_overuse import ROOTFS_OVERUSE
 from koordebpf.policy.katalyst.plugins.rootfs_pressure import ROOTFS_PRESSURE, is_short
+from koordebpf.policy.katalyst.plugins.system_memory import asks_pods
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategies import settings_of
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
@@ -64,6 +65,7 @@ def open_collector(settings: KatalystSettings, measuring: Measuring, stack: cont
     memory = KatalystMemory(
         measuring.watch,
         lambda numa: are_short(numa, inner.numaMemory),
+        lambda percent: asks_pods(percent, inner.systemMemory),
         counts_steals=inner.systemMemory.kswapd_pages is not None,
     )
     stack.callback(memory.close)

@@ -18,6 +18,7 @@ from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import RemoteCall
 from koordebpf.slo.katalyst.access import Validation
 from koordebpf.state.katalyst.measured import RemoteAnswers
+from koordebpf.units import NS_PER_S
 
 
 class EvictionPlugins:
@@ -28,6 +29,7 @@ class EvictionPlugins:
         pods: as messages.
         watch: of the node, for its pods.
         wake: lets the loop look at what has come.
+        deadline_s: of one call of one plugin.
     """
 
     def __init__(
@@ -36,12 +38,13 @@ class EvictionPlugins:
         pods: PodMessages,
         watch: NodeWatch,
         wake: Callable[[], None],
+        deadline_s: float,
     ) -> None:
         self._pods = pods
         self._watch = watch
         self._wake_loop = wake
         self._has_news = threading.Event()
-        self._caller = PluginCaller(self._wake)
+        self._caller = PluginCaller(self._wake, deadline_s)
         self._registry = registry(self._wake)
 
     @property
@@ -103,7 +106,7 @@ def open_eviction_plugins(
     def registry(wake: Callable[[], None]) -> PluginRegistry:
         return PluginRegistry(folder, taken, wake, PluginAccess(settings.access))
 
-    made = EvictionPlugins(registry, _open_messages(config), watch, wake)
+    made = EvictionPlugins(registry, _open_messages(config), watch, wake, settings.deadline_ns / NS_PER_S)
     stack.callback(made.close)
     return made
 

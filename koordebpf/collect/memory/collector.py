@@ -89,7 +89,7 @@ class MemoryCollector:
     def everything(
         self,
         stalls: Mapping[str, StallParts],
-        tmpfs_uids: Collection[str],
+        shmem_uids: Collection[str],
         node_stall: StallParts | None,
         sampled: NodeMeasure | None = None,
     ) -> Measured:
@@ -97,7 +97,7 @@ class MemoryCollector:
 
         Args:
             stalls: of the last seconds, by pod.
-            tmpfs_uids: pods whose shmem must be known, for the tmpfs that outlives them: one more file each, which is
+            shmem_uids: pods whose shmem must be known, as for a tmpfs that outlives them: one more file each, which is
                 read too for pods that hold much beside page cache and process memory.
             node_stall: of the last seconds.
             sampled: what `node` said a moment ago: the scan it took, if it took one, serves for this too.
@@ -122,7 +122,7 @@ class MemoryCollector:
         if self._levels is None or self._levels.version != self._index.version:
             self._levels = _Levels.of(self._index)
         cgroups, without_pod = self._levels.cgroups, self._levels.without_pod
-        memories = self._memories(sums, self._levels, tmpfs_uids)
+        memories = self._memories(sums, self._levels, shmem_uids)
         for uid, cgroup_id in cgroups.items():
             memory = memories.get(cgroup_id)
             growth = self._growth.push(uid, now_ns, memory.held_bytes) if memory else None
@@ -209,13 +209,13 @@ class MemoryCollector:
         return NodeMeasure("cgroup", limit, used, growth, memory)
 
     # By cgroup id, of pods and of cgroups without a known pod.
-    def _memories(self, sums: ScanSums, levels: _Levels, tmpfs_uids: Collection[str]) -> Mapping[int, MemoryParts]:
+    def _memories(self, sums: ScanSums, levels: _Levels, shmem_uids: Collection[str]) -> Mapping[int, MemoryParts]:
         memories = {
             cgroup_id: memory
             for cgroup_id, uid in levels.uids.items()
             if (memory := sums.pod(uid, cgroup_id)) is not None
         }
-        return self._stats.complete(memories, [levels.cgroups[uid] for uid in tmpfs_uids if uid in levels.cgroups])
+        return self._stats.complete(memories, [levels.cgroups[uid] for uid in shmem_uids if uid in levels.cgroups])
 
     def close(self) -> None:
         """Close every fd."""

@@ -1,4 +1,4 @@
-"""Calls all plugins outside the process side by side, with one deadline a call, away from the loop.
+"""Calls all plugins outside the process side by side, with a deadline for each call, away from the loop.
 
 Each plugin has a thread of its own while it is registered: one that hangs keeps no other waiting, and the call that it
 hangs in ends with the deadline.
@@ -25,7 +25,6 @@ from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import RemoteAnswers
 from koordebpf.state.katalyst.records import EvictionRecord, TopAsk
 
-_DEADLINE_S = 0.8  # Why: a round with a plugin that hangs is to end within a second
 _CLOSE_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -38,13 +37,15 @@ class PluginCaller:
 
     Args:
         wake: is called from another thread when the answers of a call are there.
+        deadline_s: of one call of one plugin.
     """
 
-    def __init__(self, wake: Callable[[], None], deadline_s: float = _DEADLINE_S) -> None:
+    def __init__(self, wake: Callable[[], None], deadline_s: float) -> None:
         self._wake = wake
         self._deadline_s = deadline_s
         self._endpoints: dict[str, _Endpoint] = {}
         self._round: _Round | None = None
+        self._failing: set[str] = set()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,12 +64,12 @@ class PluginCaller:
             endpoint.close()
 
     def ask_thresholds(self, number: int, pods: Mapping[str, bytes]) -> None:
-        """Begin a call of every plugin: ThresholdMet, then GetEvictPods, with these pods."""
+        """Begin a call of every plugin: GetEvictPods, then ThresholdMet, with these pods."""
         message = encode(PLUGIN_MESSAGES, "GetThresholdMetRequest", {"active_pods": list(pods.values())})
         asked: dict[str, Ask] = {
-            name: lambda endpoint, ends_s: endpoint.thresholds(message, ends_s) for name in self._endpoints
+            name: lambda endpoint: endpoint.thresholds(message, self._deadline_s) for name in self._endpoints
         }
-        self._begin(number, asked)
+        self._begin(number, asked, calls=2)
 
     def ask_tops(self, number: int, asks: Iterable[TopAsk], pods: Mapping[str, bytes]) -> None:
         """Begin a call of some plugins: GetTopEvictionPods. One that is registered no more does not answer."""
@@ -81,15 +82,17 @@ class PluginCaller:
                 "candidate_eviction_records": list(map(_written, ask.records)),
             }
             message = encode(PLUGIN_MESSAGES, "GetTopEvictionPodsRequest", given)
-            return lambda endpoint, ends_s: endpoint.top_pods(message, ends_s)
+            return lambda endpoint: endpoint.top_pods(message, self._deadline_s)
 
-        self._begin(number, {each.plugin: asking(each) for each in asks})
+        self._begin(number, {each.plugin: asking(each) for each in asks}, calls=1)
 
     def take(self) -> RemoteAnswers | None:
         """Return the answers of the last call, once; None: it is open, or there is none."""
         if self._round is None or (found := self._round.answers()) is None:
             return None
         self._round = None
+        for each in found.answers:
+            self._note(each)
         return found
 
     def close(self) -> None:
@@ -99,9 +102,18 @@ class PluginCaller:
             each.close()
         have_ended([each.thread for each in endpoints], _CLOSE_S)
 
-    def _begin(self, number: int, asked: Mapping[str, Ask]) -> None:
-        ends_s = time.monotonic() + self._deadline_s
-        current = self._round = _Round(number, tuple(asked), ends_s, self._wake)
+    # Once when a plugin begins to fail, and once when it answers again.
+    def _note(self, answer: PluginAnswer) -> None:
+        name, problem = answer.plugin, answer.problem
+        if problem is not None and name not in self._failing:
+            log.warning("plugin %s fails, and counts as one without an answer: %s", name, problem)
+            self._failing = (self._failing & self._endpoints.keys()) | {name}
+        elif problem is None and name in self._failing:
+            log.info("plugin %s answers again", name)
+            self._failing.discard(name)
+
+    def _begin(self, number: int, asked: Mapping[str, Ask], *, calls: int) -> None:
+        current = self._round = _Round(number, tuple(asked), calls * self._deadline_s, self._wake)
         for name, ask in asked.items():
             if (endpoint := self._endpoints.get(name)) is None:
                 current.put(PluginAnswer(name, problem="it is registered no more"))
@@ -118,15 +130,14 @@ def _written(record: EvictionRecord) -> dict[str, object]:
 class _Round:
     """One call of several plugins: complete when all have answered, or at its deadline."""
 
-    def __init__(self, number: int, names: Sequence[str], ends_s: float, wake: Callable[[], None]) -> None:
+    def __init__(self, number: int, names: Sequence[str], deadline_s: float, wake: Callable[[], None]) -> None:
         self._number = number
         self._names = names
-        self._ends_s = ends_s
         self._wake = wake
         self._lock = threading.Lock()
         self._answers: dict[str, PluginAnswer] = {}
         self._is_over = not names
-        self._timer = threading.Timer(max(ends_s - time.monotonic(), 0), self._end)
+        self._timer = threading.Timer(deadline_s, self._end)
         self._timer.daemon = True
 
     def start(self) -> None:
@@ -137,7 +148,7 @@ class _Round:
 
     def ask(self, endpoint: _Endpoint, ask: Ask) -> None:
         try:
-            answer = ask(endpoint, self._ends_s)
+            answer = ask(endpoint)
         except Exception as error:  # without its answer the round would wait for the deadline
             log.exception("plugin %s", endpoint.name)
             answer = PluginAnswer(endpoint.name, problem=f"{type(error).__name__}: {error}")
@@ -182,23 +193,21 @@ class _Endpoint:
     def submit(self, work: Work) -> None:
         self._work.put(work)
 
-    def thresholds(self, message: bytes, ends_s: float) -> PluginAnswer:
-        met = self._call("ThresholdMet", message, ends_s)
+    # In Katalyst's order: a plugin from before 2025 knows pods by GetEvictPods alone, and judges those of the last one.
+    def thresholds(self, message: bytes, deadline_s: float) -> PluginAnswer:
+        evict = self._call("GetEvictPods", message, deadline_s)
         # Both requests have the pods alone, as field 1.
-        return thresholds_answer(self.name, met, self._call("GetEvictPods", message, ends_s))
+        return thresholds_answer(self.name, self._call("ThresholdMet", message, deadline_s), evict)
 
-    def top_pods(self, message: bytes, ends_s: float) -> PluginAnswer:
-        return top_answer(self.name, self._call("GetTopEvictionPods", message, ends_s))
+    def top_pods(self, message: bytes, deadline_s: float) -> PluginAnswer:
+        return top_answer(self.name, self._call("GetTopEvictionPods", message, deadline_s))
 
     def close(self) -> None:
         self._work.put(None)
         self._socket.close()
 
-    def _call(self, method: str, message: bytes, ends_s: float) -> Answered:
-        left_s = ends_s - time.monotonic()
-        if left_s <= 0:
-            return TimeoutError("no answer in time")
-        (answer,) = self._socket.call(f"{PLUGIN_SERVICE}/{method}", [message], left_s)
+    def _call(self, method: str, message: bytes, deadline_s: float) -> Answered:
+        (answer,) = self._socket.call(f"{PLUGIN_SERVICE}/{method}", [message], deadline_s)
         return answer
 
     def _run(self) -> None:
@@ -206,4 +215,4 @@ class _Endpoint:
             work()
 
 
-Ask = Callable[[_Endpoint, float], PluginAnswer]  # by when, on time.monotonic()
+Ask = Callable[[_Endpoint], PluginAnswer]

@@ -98,6 +98,18 @@ class PodSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     overhead: dict[str, str | int | float] | None = None
 
 
+class StateDetails(msgspec.Struct, frozen=True, gc=False):
+    """corev1.ContainerStateWaiting, Running or Terminated: nothing of it is kept."""
+
+
+class ContainerState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """corev1.ContainerState: one of the three is there."""
+
+    waiting: StateDetails | None = None
+    running: StateDetails | None = None
+    terminated: StateDetails | None = None
+
+
 class ContainerStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """corev1.ContainerStatus; containerID is `<runtime>://<id>`.
 
@@ -108,6 +120,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False)
     containerID: str = ""
     allocatedResources: dict[str, str | int | float] | None = None
     resources: ResourceRequirements | None = None
+    state: ContainerState | None = None
 
 
 class PodCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

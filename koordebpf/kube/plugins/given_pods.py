@@ -14,6 +14,7 @@ from typing import Any
 from koordebpf.errors import DecodeError
 from koordebpf.kube.cache.objects import (
     Container,
+    ContainerState,
     ContainerStatus,
     EmptyDirVolumeSource,
     HostPathVolumeSource,
@@ -24,6 +25,7 @@ from koordebpf.kube.cache.objects import (
     PodSpec,
     PodStatus,
     ResourceRequirements,
+    StateDetails,
     Volume,
 )
 from koordebpf.kube.clients.protobuf import decode
@@ -114,10 +116,20 @@ def _volume(found: Mapping[str, Any]) -> Volume:
 def _statuses(found: Sequence[Mapping[str, Any]]) -> list[ContainerStatus] | None:
     return [
         ContainerStatus(
-            each["name"], each["containerID"], _amounts(each["allocatedResources"]), _resources(each["resources"])
+            each["name"],
+            each["containerID"],
+            _amounts(each["allocatedResources"]),
+            _resources(each["resources"]),
+            _state(each["state"]),
         )
         for each in found
     ] or None
+
+
+def _state(found: Mapping[str, Any] | None) -> ContainerState | None:
+    if found is None:
+        return None
+    return ContainerState(**{name: StateDetails() for name, details in found.items() if details is not None})
 
 
 def _texts(found: Sequence[Mapping[str, str]]) -> dict[str, str] | None:

@@ -12,7 +12,15 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from koordebpf.errors import DecodeError
-from koordebpf.kube.cache.objects import Container, ContainerStatus, OwnerReference, Pod, ResourceRequirements, Volume
+from koordebpf.kube.cache.objects import (
+    Container,
+    ContainerState,
+    ContainerStatus,
+    OwnerReference,
+    Pod,
+    ResourceRequirements,
+    Volume,
+)
 from koordebpf.kube.clients.protobuf import Fields, decode, encode
 from koordebpf.kube.plugins.messages import POD_MESSAGES
 
@@ -63,8 +71,15 @@ POD_TABLE: Final[dict[str, Fields]] = {
         "overhead": (32, "*Amount"),
     },
     "PodCondition": {"type": (1, "string"), "status": (2, "string"), "reason": (5, "string")},
+    "StateDetails": {},
+    "ContainerState": {
+        "waiting": (1, "StateDetails"),
+        "running": (2, "StateDetails"),
+        "terminated": (3, "StateDetails"),
+    },
     "ContainerStatus": {
         "name": (1, "string"),
+        "state": (2, "ContainerState"),
         "containerID": (8, "string"),
         "allocatedResources": (10, "*Amount"),
         "resources": (11, "ResourceRequirements"),
@@ -193,10 +208,15 @@ def _owner(of: OwnerReference) -> dict[str, Any]:
 def _status(of: ContainerStatus) -> dict[str, Any]:
     return {
         "name": of.name,
+        "state": None if of.state is None else _state(of.state),
         "containerID": of.containerID,
         "allocatedResources": _amounts(of.allocatedResources),
         "resources": _resources(of.resources),
     }
+
+
+def _state(of: ContainerState) -> dict[str, Any]:
+    return {name: {} for name in of.__struct_fields__ if getattr(of, name) is not None}
 
 
 def _statuses(of: Iterable[ContainerStatus] | None) -> list[dict[str, Any]]:

@@ -107,7 +107,7 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
         pods = _pods(view, settings, eviction)
         seen = pods.seen(view, is_regular=is_due)
         measured = seen.measured
-        outside = outside_round(seen, state.remote)
+        outside = outside_round(seen, state.remote, settings.deadline_ns)
         state = replace(state, remote=outside.state, queue=replace(state.queue, sent=sent_since(state.queue, view)))
         short = pressing(seen, settings.inner, state.pressing)
         news = tuple(name for name in short if name not in state.pressing and is_listed(name, settings.plugins))
@@ -258,7 +258,7 @@ def _decision(
     if soft:
         demands.append(_demand(seen, settings.killers, eviction, soft, 1, "soft"))
     synced_ns = seen.now_ns if state.synced_ns is None else state.synced_ns
-    remote_ns = due_ns(state.remote)
+    remote_ns = due_ns(state.remote, settings.deadline_ns)
     wakes = [synced_ns + settings.sync_ns, *(() if remote_ns is None else (remote_ns,))]
     return KatalystDecision(
         state=state,

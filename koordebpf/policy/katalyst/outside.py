@@ -17,7 +17,8 @@ from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
 from koordebpf.state.katalyst.records import TopAsk
 from koordebpf.units import NS_PER_S
 
-_GIVEN_UP_NS = 3 * NS_PER_S  # Why: three times what the agent waits for answers
+_TIMES = 3  # Why: two calls, each with its deadline, and the loop's own time
+_LEAST_NS = 3 * NS_PER_S
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -28,8 +29,8 @@ class Outside(msgspec.Struct, frozen=True):
     answers: tuple[PluginAnswer, ...] = ()
 
 
-def outside_round(seen: Seen, state: RemoteRound) -> Outside:
-    """Return the next step of the round of plugins outside."""
+def outside_round(seen: Seen, state: RemoteRound, deadline_ns: int) -> Outside:
+    """Return the next step of the round of plugins outside; `deadline_ns`: of one call of one of them."""
     measured, now_ns = seen.measured, seen.now_ns
     if state.began_ns is None:
         if not measured.remote_plugins:
@@ -38,14 +39,18 @@ def outside_round(seen: Seen, state: RemoteRound) -> Outside:
     remote = measured.remote
     if remote is not None and remote.call == state.call:
         return _answered(seen, state, remote.answers)
-    if now_ns - state.began_ns < _GIVEN_UP_NS:
+    if now_ns - state.began_ns < _given_up_ns(deadline_ns):
         return Outside(state)
     return _ended(state, state.answers)
 
 
-def due_ns(state: RemoteRound) -> int | None:
+def due_ns(state: RemoteRound, deadline_ns: int) -> int | None:
     """Return when an open call is given up if it is not answered; None: none is open."""
-    return None if state.began_ns is None else state.began_ns + _GIVEN_UP_NS
+    return None if state.began_ns is None else state.began_ns + _given_up_ns(deadline_ns)
+
+
+def _given_up_ns(deadline_ns: int) -> int:
+    return max(_TIMES * deadline_ns, _LEAST_NS)
 
 
 def _called(seen: Seen, state: RemoteRound, asks: tuple[TopAsk, ...] | None) -> Outside:

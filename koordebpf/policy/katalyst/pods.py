@@ -87,8 +87,11 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def katalyst_pods(pods: Iterable[PodView], selectors: Selectors) -> tuple[KatalystPod, ...]:
-    """Return the active pods: all but those that ended, each with its level."""
-    return tuple(_read(pod, selectors) for pod in pods if pod.phase not in FINISHED_PHASES)
+    """Return the active pods, each with its level: all but those that ended, or are deleted and run no container.
+
+    Source: katalyst-core pkg/util/native/pod.go, PodIsActive.
+    """
+    return tuple(_read(pod, selectors) for pod in pods if pod.phase not in FINISHED_PHASES and not pod.terms.is_over)
 
 
 def candidates(pods: Iterable[KatalystPod], skip: SkipSettings) -> tuple[KatalystPod, ...]:

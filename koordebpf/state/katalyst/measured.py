@@ -32,6 +32,8 @@ class SystemMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """The machine's memory. Bytes; `scale_factor` is vm.watermark_scale_factor, in ten-thousandths.
 
     `pressure` is `some avg10` of the kubelet's burstable level, in percent; None: cgroup v1, or no such file.
+    `pods_pressure` is the same of each pod, by UID, with those alone whose file could be read; None: while so little of
+    the level waits, nothing asks for it.
     `stolen_pages` are those that kswapd has reclaimed since boot (pgsteal_kswapd); None: nothing asks for them.
     """
 
@@ -41,6 +43,7 @@ class SystemMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     scale_factor: int
     pressure: float | None = None
     stolen_pages: int | None = None
+    pods_pressure: Mapping[str, float] | None = None
 
 
 class CnrZone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -156,6 +156,7 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         katalyst_requests=katalyst_requests(pod),
         grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
         deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,
+        is_over=pod.metadata.deletionTimestamp is not None and not _runs(pod),
         deleted_s=_deleted_s(pod),
     )
 
@@ -184,6 +185,12 @@ def _started_s(pod: Pod) -> float | None:
         return seconds_of(pod.status.startTime, f"pod {pod.key} status.startTime")
     except ConfigError:
         return None
+
+
+# A container of which nothing is known may run. Source: katalyst-core pkg/util/native, notRunning.
+def _runs(pod: Pod) -> bool:
+    states = [each.state for each in pod.status.containerStatuses or ()]
+    return any(each is None or (each.waiting is None and each.terminated is None) for each in states)
 
 
 # metadata.deletionTimestamp is when the grace period is over.

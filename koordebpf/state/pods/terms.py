@@ -29,5 +29,6 @@ class PodTerms(msgspec.Struct, frozen=True):
     katalyst_requests: Mapping[str, int] = {}  # of Katalyst's resources: reclaimed ones, and bandwidth
     grace_s: int = 30  # spec.terminationGracePeriodSeconds
     deletion_grace_s: int | None = None  # metadata.deletionGracePeriodSeconds; None: it is not being deleted
+    is_over: bool = False  # it is being deleted, and none of its containers runs
     deleted_s: float | None = None  # when its deletion was asked for, seconds since the epoch; None: not, or not known
     problem: str | None = None  # what of the object cannot be read: such a pod is never evicted

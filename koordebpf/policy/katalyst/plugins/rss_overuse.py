@@ -43,8 +43,13 @@ class RssOverusePlugin(InnerPlugin[Empty, RssOveruseSettings]):
         """Return the pods above their threshold; one without a request in every container is none."""
         if not settings.is_on:
             return Looked(state=state)
-        asked = [_asked(each, resident_bytes(each.pod), settings) for each in seen.soft]
-        return Looked(state=state, evict=tuple(each for each in asked if each is not None))
+        judged = [(each, resident_bytes(each.pod)) for each in seen.soft if is_judged(each, settings)]
+        asked = [_asked(each, rss_bytes, settings) for each, rss_bytes in judged if rss_bytes is not None]
+        unknown = [each.pod.key for each, rss_bytes in judged if rss_bytes is None and each.pod.cgroup_id is not None]
+        lacks = None
+        if unknown and seen.is_regular:  # in a round ahead of its time it is not measured
+            lacks = f"the resident memory of {unknown[0]} was not measured, nor that of {len(unknown) - 1} more"
+        return Looked(state=state, evict=tuple(each for each in asked if each is not None), lacks=lacks)
 
 
 RSS_OVERUSE = RssOverusePlugin()
@@ -59,13 +64,18 @@ def resident_bytes(pod: PodView) -> int | None:
     return max(anon - memory.shmem_bytes, 0)
 
 
-def _asked(each: KatalystPod, rss_bytes: int | None, settings: RssOveruseSettings) -> EvictAsked | None:
+def is_judged(each: KatalystPod, settings: RssOveruseSettings) -> bool:
+    """Tell whether what a pod uses is compared with what it requests: its `shmem` has to be measured then."""
+    terms = each.pod.terms
+    if each.level not in ("reclaimed_cores", "shared_cores") or terms.native_memory_request_bytes is None:
+        return False
+    return settings.is_on and all(terms.labels.get(key) == value for key, value in pairs(settings.labels).items())
+
+
+def _asked(each: KatalystPod, rss_bytes: int, settings: RssOveruseSettings) -> EvictAsked | None:
     terms = each.pod.terms
     request_bytes = terms.native_memory_request_bytes
-    if each.level not in ("reclaimed_cores", "shared_cores") or rss_bytes is None or request_bytes is None:
-        return None
-    if any(terms.labels.get(key) != value for key, value in pairs(settings.labels).items()):
-        return None
+    assert request_bytes is not None  # it is judged
     try:
         ratio = rss_overuse_ratio(terms.annotations) or settings.factor
     except ConfigError:

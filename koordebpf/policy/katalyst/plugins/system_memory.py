@@ -92,12 +92,16 @@ class SystemMemoryPlugin(InnerPlugin[SystemMemoryState, SystemMemorySettings]):
             return Looked(state=state, lacks="the machine's free memory was not measured")
         state = _after_steals(seen.now_ns, system, state, settings)
         state = msgspec.structs.replace(state, pressed_ns=_pressed_since(seen, system, state, settings))
+        lacks = None
+        if system.pressure is not None and asks_pods(system.pressure, settings) and not system.pods_pressure:
+            lacks = "the pressure of pods was not measured"
         found = _short(seen.now_ns, system, state, settings)
         if found is None:
-            return Looked(state=state)
+            return Looked(state=state, lacks=lacks)
         _, value, observed, is_short = found
         return Looked(
             state=state,
+            lacks=lacks,
             threshold=Threshold(
                 "hard", SCOPE, value, observed, "less_than" if is_short else "greater_than", 0, _CONDITION
             ),
@@ -146,6 +150,11 @@ def used_threshold_bytes(system: SystemMemory, settings: SystemMemorySettings) -
     if not settings.is_on or not settings.counts_cache or not threshold:
         return None
     return system.total_bytes - threshold + 1
+
+
+def asks_pods(pressure: float, settings: SystemMemorySettings) -> bool:
+    """Tell whether, at this pressure of the burstable level in percent, the pressure of each pod counts."""
+    return settings.is_on and pressure >= settings.some_percent
 
 
 def is_below(system: SystemMemory, settings: SystemMemorySettings) -> bool:
@@ -204,12 +213,13 @@ def _after_steals(
 def _pressed_since(
     seen: Seen, system: SystemMemory, state: SystemMemoryState, settings: SystemMemorySettings
 ) -> int | None:
-    if system.pressure is None or system.pressure < settings.some_percent:
+    if system.pressure is None or not asks_pods(system.pressure, settings):
         return None
+    of_pods = system.pods_pressure or {}
     shares = [
-        each.pod.shares.some.avg10 if each.pod.shares is not None else 0.0  # it did not stall
+        of_pods[each.pod.uid]
         for each in seen.active
-        if each.level in ("dedicated_cores", "shared_cores") and each.pod.cgroup_id is not None
+        if each.level in ("dedicated_cores", "shared_cores") and each.pod.uid in of_pods
     ]
     if sum(share > _PRESSED_PERCENT for share in shares) < _PRESSED_PODS:
         return None
