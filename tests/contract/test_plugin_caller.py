@@ -118,14 +118,15 @@ def test_each_call_has_its_deadline_and_pods_come_before_thresholds(
     plugin: Callable[[str], Plugin], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    called = Called(patience(0.4))
+    deadline_s = patience(0.8)
+    called = Called(deadline_s)
     try:
         slow, late = registered(called, plugin, "slow"), registered(called, plugin, "late")
         for each in (slow, late):
             each.met = {"met_type": 1, "eviction_scope": "s"}
             each.evict = [{"pod": PODS["a"], "reason": "because", "force_evict": True}]
-        slow.takes_s = dict.fromkeys(("GetEvictPods", "ThresholdMet"), patience(0.25))
-        late.takes_s = {"ThresholdMet": patience(1)}
+        slow.takes_s = dict.fromkeys(("GetEvictPods", "ThresholdMet"), 0.6 * deadline_s)
+        late.takes_s = {"ThresholdMet": 1.5 * deadline_s}
         found = called.thresholds()
         assert found["slow"] == PluginAnswer(
             "slow", Threshold("soft", "s", 0, 0), (EvictAsked("a", "because", is_forced=True),)

@@ -143,7 +143,7 @@ class KatalystMemory(Closing):
                     self._pressure = None
                 self._pressure = path, PressureFile(path)
             return self._pressure[1].read().some.avg10
-        except (SupportError, CgroupGone) as error:
+        except (SupportError, KernelFileError, CgroupGone) as error:
             self._say(str(error))
             return None
 
@@ -156,7 +156,7 @@ class KatalystMemory(Closing):
             try:
                 with contextlib.closing(PressureFile(mount / path / "memory.pressure")) as file:
                     found[uid] = file.read().some.avg10
-            except (SupportError, CgroupGone):
+            except (SupportError, KernelFileError, CgroupGone):
                 continue
         return found
 

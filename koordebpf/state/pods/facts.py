@@ -187,9 +187,11 @@ def _started_s(pod: Pod) -> float | None:
         return None
 
 
-# A container of which nothing is known may run. Source: katalyst-core pkg/util/native, notRunning.
+# What nothing is known of may run. Source: katalyst-core pkg/util/native, notRunning, which takes that for no.
 def _runs(pod: Pod) -> bool:
     states = [each.state for each in pod.status.containerStatuses or ()]
+    if not states:
+        return pod.status.phase != "Pending"
     return any(each is None or (each.waiting is None and each.terminated is None) for each in states)
 
 

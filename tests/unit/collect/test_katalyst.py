@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,7 @@ class Rig(StalledNode):
         super().__init__(root, version, kind)  # type: ignore[arg-type]
         self.asked: list[Any] = []
         self.needs = False
-        self.memory = KatalystMemory(self.watch, self.needs_pods, counts_steals=True)
+        self.memory = KatalystMemory(self.watch, self.needs_pods, lambda percent: percent >= 15, counts_steals=True)
 
     def needs_pods(self, found: Any) -> bool:
         self.asked.append(found)
@@ -100,6 +100,25 @@ def test_pressure_is_that_of_the_burstable_level_that_is_there_now(rig: Rig):
     (rig.root / "kubepods").rename(rig.root / "left")
     rig.watch.rescan()
     assert pressure(rig) == 6.5
+
+
+def test_under_pressure_that_of_each_pod_is_read(rig: Rig):
+    def of_pods() -> Mapping[str, float] | None:
+        system = rig.memory.measure(NODE, is_round=True).system
+        assert system is not None
+        return system.pods_pressure
+
+    files = {uid: rig.root / "kubepods" / f"pod{uid}" / "memory.pressure" for uid in ("batch", "web")}
+    for number, file in enumerate(files.values()):
+        file.write_text(PSI.format(number + 0.5))
+    rig.press(14.9)
+    assert of_pods() is None
+    rig.press(15.0)
+    assert of_pods() == {uid: number + 0.5 for number, uid in enumerate(files)}
+    # AND one that is gone is left out
+    gone = next(iter(files))
+    files[gone].unlink()
+    assert of_pods() == {uid: number + 0.5 for number, uid in enumerate(files) if uid != gone}
 
 
 def test_v1_has_no_pressure(tmp_path: Path):

@@ -45,6 +45,7 @@ REQUIREMENTS = {1: ("limits", [AMOUNT]), 2: ("requests", [AMOUNT])}
 CONTAINER = {1: ("name", "c"), 8: ("resources", REQUIREMENTS), 24: ("restartPolicy", "Always")}
 STATUS = {
     1: ("name", "c"),
+    2: ("state", {1: ("waiting", {}), 2: ("running", {}), 3: ("terminated", {})}),
     8: ("containerID", "containerd://1"),
     10: ("allocatedResources", [AMOUNT]),
     11: ("resources", REQUIREMENTS),

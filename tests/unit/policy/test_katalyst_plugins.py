@@ -33,7 +33,6 @@ from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTIC
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured, NumaMemory, SystemMemory
-from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.state.pods.requests import RECLAIMED_CPU
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
@@ -41,14 +40,14 @@ from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 PAGES = GIB // PAGE_BYTES
 
 
-def kpod(name: str, level: str = "reclaimed_cores", *, share: float | None = None, **more: object) -> PodAndMeasure:
+def kpod(name: str, level: str = "reclaimed_cores", **more: object) -> PodAndMeasure:
     made = pod(name, qos=None, kube_qos="Burstable", namespace="kat", uid=name, shmem=0, **more)
     annotations = {QOS_LEVEL: level}
-    made = replace(made, pod=replace(made.pod, metadata=replace(made.pod.metadata, annotations=annotations)))
-    if share is None:
-        return made
-    line = PsiLine(share, share, share, 0)
-    return replace(made, measure=replace(made.measure, shares=StallShares(line, None, derived=False)))
+    return replace(made, pod=replace(made.pod, metadata=replace(made.pod.metadata, annotations=annotations)))
+
+
+def _unmeasured(made: PodAndMeasure) -> PodAndMeasure:
+    return replace(made, measure=replace(made.measure, memory=None))
 
 
 def _listening(made: PodAndMeasure) -> PodAndMeasure:
@@ -149,8 +148,9 @@ class TestSystemPressure:
     SETTINGS = SystemMemorySettings()
 
     def look(self, at_s: float, state: SystemMemoryState, *, pressure: float, shares: tuple[float, ...]):
-        pods = [kpod(f"online-{number}", "shared_cores", share=each) for number, each in enumerate(shares)]
-        system = SystemMemory(64 * GIB, 32 * GIB, 32 * GIB, 10, pressure)
+        pods = [kpod(f"online-{number}", "shared_cores") for number in range(len(shares))]
+        of_pods = {f"online-{number}": each for number, each in enumerate(shares)}
+        system = SystemMemory(64 * GIB, 32 * GIB, 32 * GIB, 10, pressure, pods_pressure={**of_pods, "batch": 90})
         here = seen(*pods, kpod("batch", anon=100), at_s=at_s, system=system)
         return here, SYSTEM_MEMORY.look(here, state, self.SETTINGS)
 
@@ -175,6 +175,13 @@ class TestSystemPressure:
             _, found = self.look(at_s, state, pressure=pressure, shares=shares)
             state = found.state
             assert found.threshold is None
+
+    def test_where_the_pressure_of_pods_is_not_known_that_is_said(self) -> None:
+        system = SystemMemory(64 * GIB, 32 * GIB, 32 * GIB, 10, 20)
+        found = SYSTEM_MEMORY.look(seen(kpod("online"), system=system), SystemMemoryState(), self.SETTINGS)
+        assert found.lacks == "the pressure of pods was not measured"
+        calm = replace(system, pressure=14.9)
+        assert SYSTEM_MEMORY.look(seen(kpod("online"), system=calm), SystemMemoryState(), self.SETTINGS).lacks is None
 
     def test_a_pause_starts_the_clock_again(self) -> None:
         _, found = self.look(0, SystemMemoryState(), pressure=20, shares=(6, 6, 6))
@@ -329,11 +336,12 @@ def test_only_pods_with_all_labels_a_level_and_a_measurement_may_use_too_much() 
         kpod("whole", anon=9, requests=asked, labels={"tier": "batch", "team": "a"}),
         kpod("half", anon=9, requests=asked, labels={"tier": "batch"}),
         kpod("system", "system_cores", anon=9, requests=asked, labels={"tier": "batch", "team": "a"}),
-        kpod("unmeasured", measured=False, requests=asked, labels={"tier": "batch", "team": "a"}),
+        _unmeasured(kpod("unmeasured", requests=asked, labels={"tier": "batch", "team": "a"})),
         kpod("without", anon=9, labels={"tier": "batch", "team": "a"}),
     )
     found = RSS_OVERUSE.look(seen(*pods), Empty(), settings)
     assert [each.uid for each in found.evict] == ["whole"]
+    assert found.lacks == "the resident memory of kat/unmeasured was not measured"
     assert RSS_OVERUSE.look(seen(*pods), Empty(), RssOveruseSettings()).evict == ()
     assert RSS_OVERUSE.top_pods(seen(*pods), Empty(), settings, 1)[0].uids == ()
 

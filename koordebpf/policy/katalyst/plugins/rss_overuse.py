@@ -48,7 +48,8 @@ class RssOverusePlugin(InnerPlugin[Empty, RssOveruseSettings]):
         unknown = [each.pod.key for each, rss_bytes in judged if rss_bytes is None and each.pod.cgroup_id is not None]
         lacks = None
         if unknown and seen.is_regular:  # in a round ahead of its time it is not measured
-            lacks = f"the resident memory of {unknown[0]} was not measured, nor that of {len(unknown) - 1} more"
+            more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
+            lacks = f"the resident memory of {unknown[0]}{more} was not measured"
         return Looked(state=state, evict=tuple(each for each in asked if each is not None), lacks=lacks)
 
 
