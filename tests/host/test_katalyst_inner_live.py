@@ -131,7 +131,7 @@ def test_a_pod_that_is_being_deleted_keeps_no_other_from_going(node: NodeCgroup,
     leaving = {"deletionTimestamp": "2030-01-01T00:00:00Z", "deletionGracePeriodSeconds": 3600}
     stuck = add_pod(node, "stuck", "reclaimed_cores", {}, **leaving)
     small = add_pod(node, "small", "reclaimed_cores", {})
-    # What it gives back is not enough: 60 MiB are missing.
+    # What it releases is not enough: 60 MiB are missing.
     holders = [Holder(stuck, "anon", 50), Holder(small, "anon", 40), Holder(online(node), "anon", 270)]
     try:
         with agent_of(tmp_path, node, config(tmp_path, SHORT)) as agent:

@@ -1,4 +1,4 @@
-"""One pod more that cannot go never turns an eviction into none, unless what it gives back already covers the need."""
+"""One pod more that cannot go never turns an eviction into none, unless what it releases already covers the need."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def play(node: Node, measure: Measure, need: float, seconds: float = 0) -> None:
 
 
 @pytest.mark.parametrize("plugin", CHOOSERS)
-def test_without_a_reason_to_stay_the_first_goes_first(plugin: str) -> None:
+def test_without_a_reason_to_stay_the_first_is_evicted_first(plugin: str) -> None:
     node = node_with(plugin)
     play(node, CHOOSERS[plugin], 1.5)
     assert node.evicted == [STUCK]
@@ -193,7 +193,7 @@ def test_a_pod_that_is_refused_uses_up_no_cool_down(name: str) -> None:
     assert node.evicted == [STUCK, FREE]
 
 
-def test_a_disk_is_looked_at_again_before_the_next_pod_goes() -> None:
+def test_a_disk_is_measured_once_more_before_the_next_eviction() -> None:
     node = node_with("rootfs-pressure-eviction-plugin")
     play(node, of_disk, 1.5)
     assert node.evicted == [STUCK]
@@ -238,7 +238,7 @@ def test_a_soft_one_that_was_sent_leaves_no_place_for_a_forced_one() -> None:
     node.measured = replace(node.measured, remote=RemoteAnswers(call, (forced("p", "z"),), NOW_NS))
     node.round(0.1)
     assert node.evicted == [STUCK]
-    # AND in the next round it goes
+    # BUT the next round has one
     node.round(5)
     node.measured = replace(node.measured, remote=RemoteAnswers(node.made.state.remote.call, (forced("p", "z"),), 0))
     node.round(0.1)

@@ -24,7 +24,8 @@ class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `deadline_ns`   of one call of a plugin outside. Why 0.8 s: with one that hangs, the answers of the others count
                     within two seconds; Katalyst gives each call 10 s, which is the most here.
     `transition_ns` for how long a condition stays after it was met last. Why 5 min: Katalyst's. 0: none is reported.
-    `burst`         at most so many pods are forced out in a round; below 0: all. Why 3: Katalyst's.
+    `burst`         at most so many pods are evicted in a round, forced ones first; 0: none, below 0: all. Why 3:
+                    Katalyst's.
     `taints`        conditions become taints, of the Node and of the CustomNodeResource. Why on: as in Katalyst. Needs
                     enforcement, source api or kubelet, and the rights of deploy/components/katalyst.
     `notices`       a directory of the node where pods that want it find the notice of a soft eviction; empty for none.
