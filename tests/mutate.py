@@ -2,7 +2,8 @@
 
 Each mutant is a copy of the repository with one comparison, condition, bound, order or operator changed (mutant.py). It
 runs against the quick tests that import its module directly, then against all others that reach it by imports, of the
-folders that need neither root nor a cluster. `python -m tests.mutate [COUNT] [--seed N]` lists the survivors, and what
+folders that need neither root nor a cluster. What survives those runs against the quick tests of the live kernel, one
+mutant after the other, where there is root. `python -m tests.mutate [COUNT] [--seed N]` lists the survivors, and what
 was killed by room. `--of FILE…`, `--changed` and `--room NAME…` mutate only these.
 
 A test that takes longer than four times the slowest of a run without any mutant is a timeout. Its mutant is tried
@@ -35,6 +36,7 @@ from tests.mutant import ROOT, Mutant, mutants_of
 KNOWN = Path(__file__).with_name("mutants.txt")
 FOLDERS = ("unit", "trees", "golden", "scenarios", "properties", "contract")
 KILLED, SURVIVED, HANGS, TIMEOUT = "killed", "survived", "hangs", "timeout"
+LIVE = "host"  # the folder of tests that need root and the live kernel: agents and demos of other processes
 LEAST_PERCENT, LEAST_OF_ROOM = 90, 80
 _A_FILE = 3  # at most so many of one file: the large ones would take all
 _OF_ROOM = 4  # at least so many of each room, where it has as many
@@ -203,6 +205,28 @@ def judged(mutant: Mutant, copy: Path, tests: Tests, times: int = 1) -> str:
         _write(path, before)
 
 
+class LiveTests:
+    """The quick tests of the live kernel, as far as they pass without any mutant."""
+
+    def __init__(self, copy: Path) -> None:
+        modules = sorted(path.relative_to(copy).as_posix() for path in (copy / "tests" / LIVE).glob("test_*.py"))
+        began_s = time.monotonic()
+        self.failed = sorted({module for module, _, is_failed in _report(modules, copy) if is_failed})
+        self.took_s = time.monotonic() - began_s
+        self.modules = [each for each in modules if each not in self.failed]
+
+    def kills(self, mutant: Mutant, copy: Path) -> bool:
+        """Tell whether one of them fails with a mutant, twice: a busy machine finds none."""
+        path = copy / mutant.path
+        before = path.read_text()
+        _write(path, mutant.source)
+        try:
+            ended = _ended([*_command(self.modules, []), "@tests/again.txt"], copy, _START_S + _TIMES * self.took_s)
+            return ended is not None and ended[0] not in (0, 5)
+        finally:
+            _write(path, before)
+
+
 # Bytecode is known by the whole second that its module was written in: each has one of its own.
 def _write(path: Path, text: str) -> None:
     later_s = int(path.stat().st_mtime) + 1
@@ -285,7 +309,24 @@ def _judge_all(mutants: Sequence[Mutant], tests: Tests, copies: list[Path]) -> d
         again = judged(mutant, copies[0], tests, _TIMES)
         found[mutant] = HANGS if again == TIMEOUT else again
         _print("  again", mutant, found[mutant])
+    _judge_live([mutant for mutant, result in found.items() if result == SURVIVED], copies[0], found)
     return found
+
+
+def _judge_live(mutants: Sequence[Mutant], copy: Path, found: dict[Mutant, str]) -> None:
+    if not mutants:
+        return
+    if os.geteuid():
+        print("left out: the tests of the live kernel, which need root")
+        return
+    live = LiveTests(copy)
+    print(f"{len(mutants)} survived; the live kernel's tests take {live.took_s:.0f} s without any", flush=True)
+    for failed in live.failed:
+        print(f"left out, fails without any mutant: {failed}")
+    for mutant in mutants:
+        if live.kills(mutant, copy):
+            found[mutant] = KILLED
+        _print("   live", mutant, found[mutant])
 
 
 def _print(at: str, mutant: Mutant, result: str) -> None:

@@ -68,6 +68,11 @@ def test_a_device_that_is_gone_has_no_row(before, gone):
     assert unseen_rows(nowhere, Original("", 1, devices=DEVICES), before, now) == now
 
 
+def test_a_device_whose_row_is_still_there_is_restored_though_sysfs_has_none(tmp_path):
+    nowhere, before, now = Places({}, sysfs=tmp_path), Table.of({"8:0": 1}), Table.of({"8:0": 2})
+    assert unseen_rows(nowhere, Original("", 1, devices=("8:0",)), before, now) == before
+
+
 @given(tables, tables)
 def test_differing_devices_are_those_that_a_change_names(first, second):
     assert with_rows(first, second, differing(first, second)) == second

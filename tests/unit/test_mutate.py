@@ -121,6 +121,27 @@ class TestJudged:
         assert self.judged(tmp_path, "[0 for _ in iter(int, 1)]") == mutate.TIMEOUT
 
 
+@pytest.mark.slow  # it starts pytest
+def test_what_survives_runs_against_the_live_kernels_tests_that_pass_without_it(tmp_path: Path) -> None:
+    (tmp_path / "koordebpf").mkdir()
+    (tmp_path / "tests/host").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "--import-mode=importlib"\n')
+    (tmp_path / "tests/again.txt").write_text("--reruns=0\n")
+    (tmp_path / "koordebpf/__init__.py").write_text("")
+    before = "def reached(value: int) -> bool:\n    return value > 0\n"
+    (tmp_path / "koordebpf/one.py").write_text(before)
+    program = "import subprocess, sys\n\ndef test() -> None:\n    program = 'from koordebpf.one import reached; exit(%s)'\n"
+    program += "    assert subprocess.run([sys.executable, '-c', program]).returncode == 0\n"
+    (tmp_path / "tests/host/test_one.py").write_text(program % "not reached(1)")
+    (tmp_path / "tests/host/test_two.py").write_text(program % "1")
+    live = mutate.LiveTests(tmp_path)
+    assert (live.modules, live.failed) == (["tests/host/test_one.py"], ["tests/host/test_two.py"])
+    for changed, is_killed in (("value > 1", True), ("value >= 0", False)):
+        one = mutant.Mutant("koordebpf/one.py", "", 2, "value > 0", changed, before.replace("value > 0", changed))
+        assert live.kills(one, tmp_path) is is_killed
+    assert (tmp_path / "koordebpf/one.py").read_text() == before
+
+
 def test_an_unknown_room_is_refused_with_those_there_are() -> None:
     command = [sys.executable, "-m", "tests.mutate", "--room", "cellar"]
     done = subprocess.run(command, cwd=mutant.ROOT, capture_output=True, text=True, check=False)

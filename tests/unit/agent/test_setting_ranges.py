@@ -23,6 +23,7 @@ RANGES: Mapping[str, Range] = {
     "eviction.stall.fullPercent": (1, 99),
     "eviction.stall.seconds": (1, 120),
     "eviction.katalyst.sync": (NS_PER_MS, None),
+    "eviction.katalyst.deadline": (10 * NS_PER_MS, 10 * NS_PER_S),
     "eviction.katalyst.inner.rssOveruse.factor": (LEAST, None),
     "eviction.katalyst.inner.systemMemory.freeMinimum": (0, 1 << 60),
     "eviction.katalyst.inner.systemMemory.somePercent": (0, 1 << 60),

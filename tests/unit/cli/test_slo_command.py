@@ -38,6 +38,7 @@ def test_render_prints_the_spec_of_the_node(files: tuple[str, str]) -> None:
     configmap, node = files
     done = CliRunner().invoke(slo, ["render", "--node", node, configmap], catch_exceptions=False)
     assert json.loads(done.output)["resourceUsedThresholdWithBE"]["memoryEvictThresholdPercent"] == 90
+    assert done.output.startswith('{\n  "')
     done = CliRunner().invoke(slo, ["render", "--object", "--node", node, configmap], catch_exceptions=False)
     whole = json.loads(done.output)
     assert (whole["kind"], whole["metadata"]["name"]) == ("NodeSLO", "n1")
