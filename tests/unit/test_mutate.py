@@ -130,7 +130,9 @@ def test_what_survives_runs_against_the_live_kernels_tests_that_pass_without_it(
     (tmp_path / "koordebpf/__init__.py").write_text("")
     before = "def reached(value: int) -> bool:\n    return value > 0\n"
     (tmp_path / "koordebpf/one.py").write_text(before)
-    program = "import subprocess, sys\n\ndef test() -> None:\n    program = 'from koordebpf.one import reached; exit(%s)'\n"
+    program = (
+        "import subprocess, sys\n\ndef test() -> None:\n    program = 'from koordebpf.one import reached; exit(%s)'\n"
+    )
     program += "    assert subprocess.run([sys.executable, '-c', program]).returncode == 0\n"
     (tmp_path / "tests/host/test_one.py").write_text(program % "not reached(1)")
     (tmp_path / "tests/host/test_two.py").write_text(program % "1")

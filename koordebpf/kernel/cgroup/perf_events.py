@@ -117,14 +117,23 @@ class CgroupCounters:
             os.close(cgroup)
 
 
+def event_attr(event: Event, flags: int) -> bytes:
+    """Return struct perf_event_attr of an event that is counted and not sampled.
+
+    Source: include/uapi/linux/perf_event.h: type, size, config, sample_period, sample_type, read_format, flags.
+    """
+    fields = struct.pack("<IIQQQQQ", event.type, _ATTR_BYTES, event.config, 0, 0, _READ_FORMAT, flags)
+    return fields.ljust(_ATTR_BYTES, b"\0")
+
+
 # None: the CPU is offline.
 def _perf_event_open(event: Event, cgroup: int, cpu: int, leader: int, directory: Path) -> int | None:
     number = _SYS_PERF_EVENT_OPEN.get(platform.machine())
     if number is None:
         raise SupportError("performance counters", f"not known on {platform.machine()}", "Use x86_64 or aarch64")
     flags = _DISABLED if leader < 0 else 0
-    attr = struct.pack("<IIQQQQQ", event.type, _ATTR_BYTES, event.config, 0, 0, _READ_FORMAT, flags)
-    fd = int(_LIBC.syscall(number, attr.ljust(_ATTR_BYTES, b"\0"), cgroup, cpu, leader, _PID_CGROUP | _CLOEXEC))
+    attr = event_attr(event, flags)
+    fd = int(_LIBC.syscall(number, attr, cgroup, cpu, leader, _PID_CGROUP | _CLOEXEC))
     if fd >= 0:
         return fd
     code = ctypes.get_errno()

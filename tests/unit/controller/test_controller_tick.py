@@ -21,6 +21,11 @@ from tests.unit.controller.test_reconciler import Api
 LISTED = ControllerState((NodeMeta("a", "uid-a"), NodeMeta("b", "uid-b")), is_synced=True)
 
 
+SELECTED = {
+    "resource-threshold-config": '{"nodeStrategies": [{"name": "x", "nodeSelector": {"matchLabels": {"pool": "x"}}}]}'
+}
+
+
 class Batch:
     """Batch resources that were looked at, and are to be again at a time."""
 
@@ -144,3 +149,11 @@ class TestCounted:
         rig.controller.batch = cast("BatchResources", batch)
         rig.tick()
         assert batch.counted == 1
+
+
+def test_a_node_without_labels_is_selected_by_nothing() -> None:
+    rig = Rig()
+    labelled = NodeMeta("b", "uid-b", {"pool": "x"})
+    listed = ControllerState((LISTED.nodes[0], labelled), config_map=ConfigMap(data=SELECTED), is_synced=True)
+    assert rig.tick(listed=listed) == ()
+    assert sorted(rig.api.kept) == ["a", "b"]
