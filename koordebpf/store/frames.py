@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ KEPT = 1
 _WAITING = 200  # lines; Why: a second of a disk that is busy
 _CLOSE_S = 0.5
 
+T = TypeVar("T")
+
 
 class RecordedTick(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One round: everything it was decided from, and the decision, as JSON."""
@@ -39,6 +42,7 @@ class RecordedTick(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Keys(msgspec.Struct):
     tick: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    frame: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class FrameLog:
@@ -100,10 +104,18 @@ def read_ticks(path: Path) -> Iterator[RecordedTick]:
 
 def is_recorded_tick(raw: bytes) -> bool:
     """Tell whether this is a line of such a file, as far as its keys say so."""
-    try:
-        return isinstance(msgspec.json.decode(raw, type=_Keys).tick, msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
+    return isinstance(_keys(raw).tick, msgspec.Raw)
+
+
+def tick_in(raw: bytes, place: str) -> TickFrame | None:
+    """Return the round of a line of such a file, or a round alone; None: by its keys it is neither.
+
+    Raises:  ConfigError: names the place in it, the value and the rule.
+    """
+    keys = _keys(raw)
+    if isinstance(keys.tick, msgspec.Raw):
+        return decode_tick(raw, place).tick
+    return _decoded(raw, place, TickFrame) if isinstance(keys.frame, msgspec.Raw) else None
 
 
 def decode_tick(line: bytes, place: str) -> RecordedTick:
@@ -111,8 +123,19 @@ def decode_tick(line: bytes, place: str) -> RecordedTick:
 
     Raises:  ConfigError: names the place in it, the value and the rule.
     """
+    return _decoded(line, place, RecordedTick)
+
+
+def _keys(raw: bytes) -> _Keys:
     try:
-        return msgspec.json.decode(line, type=RecordedTick)
+        return msgspec.json.decode(raw, type=_Keys)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Keys()
+
+
+def _decoded(line: bytes, place: str, as_type: type[T]) -> T:
+    try:
+        return msgspec.json.decode(line, type=as_type)
     except msgspec.ValidationError as error:
         raise located(line, place, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

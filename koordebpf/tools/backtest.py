@@ -13,7 +13,7 @@ from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 from koordebpf.state.prediction.models import Usage
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU
 from koordebpf.state.view import Frame
-from koordebpf.store.frames import decode_tick, is_recorded_tick
+from koordebpf.store.frames import tick_in
 from koordebpf.store.series.snapshot import read_store
 from koordebpf.units import format_ns
 
@@ -136,4 +136,5 @@ def _percent(share: float | None) -> str:
 
 
 def _frame(line: bytes, place: str) -> Frame:
-    return decode_tick(line, place).tick.frame if is_recorded_tick(line) else decode_frame(line, place)
+    tick = tick_in(line, place)
+    return decode_frame(line, place) if tick is None else tick.frame

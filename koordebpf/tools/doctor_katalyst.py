@@ -23,6 +23,7 @@ from koordebpf.collect.plugins.sockets import sockets_below
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError, DecodeError, KubeDenied, KubeError
 from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.katalyst.inner import INNER, look_inside
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugin import Seen
@@ -114,8 +115,10 @@ def _judging(name: str, plugin: str, measured: KatalystMeasured) -> SignalSource
 
 def _cnr(config: AgentConfig) -> tuple[Cnr | None, SignalSource]:
     name, cost = "CustomNodeResource", "plugins that need it judge nothing"
+    if config.source != "api" and config.files:
+        return _cnr_of_files(config)
     if config.source != "api" or config.node_name is None:
-        reason = "only source api reads it" if config.source != "api" else "this node's name is not known"
+        reason = "no files are given" if config.source != "api" else "this node's name is not known"
         return None, SignalSource(name, "", False, reason, "Use source api, and set node.name.", cost)
     from koordebpf.kube.clients.access import cnr_now
     from koordebpf.kube.http.transport import open_cluster
@@ -132,6 +135,20 @@ def _cnr(config: AgentConfig) -> tuple[Cnr | None, SignalSource]:
         return None, SignalSource(name, "", False, str(error), "", cost)
     remedy = "Install Katalyst's CRD and its agent."
     return None, SignalSource(name, "", False, f"there is none of node {config.node_name}", remedy, cost)
+
+
+def _cnr_of_files(config: AgentConfig) -> tuple[Cnr | None, SignalSource]:
+    name, cost = "CustomNodeResource", "plugins that need it judge nothing"
+    source = FileSource(config.files)
+    try:
+        source.start(lambda: None)
+        written = source.state().cnr
+        if written is not None:
+            return cnr_of(written), SignalSource(name, "of the files with pods", True)
+    except ConfigError as error:
+        return None, SignalSource(name, "", False, str(error), "", cost)
+    remedy = "Put one into these files, or use source api."
+    return None, SignalSource(name, "", False, "the files with pods have none", remedy, cost)
 
 
 def _outside(settings: KatalystSettings) -> Iterator[SignalSource]:

@@ -40,7 +40,7 @@ from koordebpf.state.what_if import (
     with_gates,
     with_nodeslo,
 )
-from koordebpf.store.frames import decode_tick, is_recorded_tick
+from koordebpf.store.frames import tick_in
 
 # Of the agent's settings those that decide, by section of the file.
 _SECTIONS = {"eviction": "eviction", "suppress": "suppress", "strategies": "strategies", "deadMan": "dead_man"}
@@ -109,14 +109,14 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def read_case(raw: bytes, path: str) -> Case:
-    """Return what a file holds: a frame, or one line of an agent's --frames, which has its settings too.
+    """Return what a file holds: a frame, or a round with its settings, alone or as a line of an agent's --frames.
 
     Raises:  ConfigError: names the place in the file, the value and the rule.
     """
-    if not is_recorded_tick(raw):
-        frame = decode_frame(raw, path)
-        return Case(frame, states=frame.states)
-    return case_of_tick(decode_tick(raw, path).tick, path)
+    if (tick := tick_in(raw, path)) is not None:
+        return case_of_tick(tick, path)
+    frame = decode_frame(raw, path)
+    return Case(frame, states=frame.states)
 
 
 def case_of_tick(tick: TickFrame, path: str) -> Case:

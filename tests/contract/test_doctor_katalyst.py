@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kube.cache.cnr import CNR_PATH
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.state.pods.requests import RECLAIMED_CPU
 from koordebpf.tools.doctor_katalyst import katalyst_sources
 from tests.contract.apiserver import Exchange, Server, gives, status
 from tests.contract.eviction_plugin import Plugin
@@ -88,7 +90,7 @@ def test_the_pressure_of_pods_is_judged_where_the_burstable_level_tells_it(sourc
 @pytest.mark.parametrize(
     ("config", "reply", "reason", "remedy"),
     [
-        ({"source": "file", "node_name": "n1"}, None, "only source api reads it", "Use source api"),
+        ({"source": "file", "node_name": "n1"}, None, "no files are given", "Use source api"),
         ({"source": "api"}, None, "this node's name is not known", "Use source api"),
         ({"source": "api", "node_name": "n1"}, None, "there is none of node n1", "Install Katalyst's CRD"),
         (
@@ -111,6 +113,27 @@ def test_why_there_is_no_custom_node_resource(
     assert reason in line.reason and line.remedy.startswith(remedy)
     assert (line.cost == "plugins that need it judge nothing") is bool(reason)
     assert (line.how == "of node n1") is line.works
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "reason"),
+    [("1000", ""), ("many", "must be"), (None, "the files with pods have none")],
+)
+def test_one_in_the_files_is_judged_too(allocatable: str | None, reason: str, sources: Sources, tmp_path: Path) -> None:
+    path = tmp_path / "objects.json"
+    status = {"resources": {"allocatable": {RECLAIMED_CPU: allocatable}}}
+    meta = {
+        "apiVersion": "node.katalyst.kubewharf.io/v1alpha1",
+        "kind": "CustomNodeResource",
+        "metadata": {"name": "n"},
+    }
+    listed = {"apiVersion": "v1", "kind": "PodList", "items": []}
+    path.write_text(json.dumps(listed if allocatable is None else meta | {"status": status}))
+    found = sources(source="file", files=(path,))
+    line = found["CustomNodeResource"]
+    assert (line.works, line.how) == ((True, "of the files with pods") if not reason else (False, ""))
+    assert reason in line.reason
+    assert found["reclaimed-resource-pressure"].works is (not reason)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_every_plugin_has_a_line_and_what_it_lacks_is_said(tmp_path: Path, hiera
     numa = lines["numa-memory-pressure"]["how"]
     assert ("one NUMA node" in numa) is (NUMA_NODES == 1)
     assert lines["rss-overuse"]["how"] == "off: inner.rssOveruse.isOn"
-    assert lines["CustomNodeResource"]["reason"] == "only source api reads it"
+    assert lines["CustomNodeResource"]["reason"] == "no files are given"
     lacking = lines["reclaimed-resource-pressure"]
     assert not lacking["works"]
     assert "CustomNodeResource" in lacking["reason"] and lacking["remedy"] and lacking["cost"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
+from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.node_plan import NodePlan, OtherDecision, decide_node
@@ -14,15 +16,18 @@ from koordebpf.policy.proactive_reclaim.strategy import ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.report.headline import headline
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.proactive_reclaim import ReclaimMeasured, SwapState, TrimmedPod
 from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, PodTasks, ResctrlMeasured
+from koordebpf.store.frames import RecordedTick
 from koordebpf.store.v1.encode import node_plan_json
 from koordebpf.tools.plan import read_case
 from koordebpf.units import GIB, MIB, NS_PER_S
@@ -183,3 +188,15 @@ def test_a_frame_of_one_moment_carries_what_strategies_remember() -> None:
     (taken,) = read_case(raw, "-").plan().strategies["proactiveReclaim"].pods
     assert taken.reclaim_bytes == 8 * MIB
     assert b'"states"' not in encode_frame(made)
+
+
+def test_a_round_is_read_with_its_decision_and_alone() -> None:
+    now_ns = NS_PER_S
+    tick = TickFrame(
+        frame=frame([pod("a")]), settings=TickSettings(), guards=GuardFacts(now_ns, "file", now_ns), has_cpu=True
+    )
+    alone = msgspec.json.encode(tick)
+    recorded = msgspec.json.encode(RecordedTick(tick, msgspec.Raw(b"{}")))
+    assert read_case(alone, "-") == read_case(recorded, "-")
+    with pytest.raises(ConfigError, match=r"^x\.json"):
+        read_case(alone.replace(b'"has_cpu"', b'"has_cpus"'), "x.json")
