@@ -68,6 +68,11 @@ def plugin(tmp_path: Path) -> Iterator[Callable[[str], Plugin]]:
         each.stop()
 
 
+def is_late(answer: PluginAnswer) -> bool:
+    """Whether a call met its deadline: by our clock, or by that of a plugin that watches it, too."""
+    return any(said in (answer.problem or "") for said in ("no answer in time", "Deadline Exceeded"))
+
+
 def registered(called: Called, plugin: Callable[[str], Plugin], name: str) -> Plugin:
     made = plugin(name)
     called.caller.register(name, made.socket)
@@ -134,7 +139,7 @@ def test_each_call_has_its_deadline_and_pods_come_before_thresholds(
         # ALSO what a late one said before counts
         assert found["late"].threshold is None
         assert found["late"].evict == found["slow"].evict
-        assert "no answer in time" in (found["late"].problem or "")
+        assert is_late(found["late"])
         assert list(slow.asked) == ["GetEvictPods", "ThresholdMet"]
         # AND the log says once that it fails, and once that it answers again
         until(lambda: called.thresholds()["late"].problem is not None, "it fails still")
@@ -163,7 +168,7 @@ def test_with_one_that_hangs_and_one_that_answers_garbage_the_others_count(
         began_s = time.monotonic()
         answers = called.thresholds()
         took_s.append(time.monotonic() - began_s)
-        assert "no answer in time" in (answers["plugin-0"].problem or "")
+        assert is_late(answers["plugin-0"])
         assert answers["plugin-1"].problem
         assert [answers[f"plugin-{number}"].threshold for number in range(2, 8)] == [Threshold("soft", "s", 0, 0)] * 6
     print("ms a round:", [round(each * 1000) for each in took_s])
@@ -265,7 +270,7 @@ def test_a_plugin_that_is_stopped_mid_call_holds_up_no_other_and_counts_again_wh
             began_s = time.monotonic()
             answers = called.thresholds()
             assert time.monotonic() - began_s < patience(3)
-            assert "no answer in time" in (answers["separate"].problem or "")
+            assert is_late(answers["separate"])
             assert answers["other"].threshold == Threshold("soft", "s", 0, 0)
     finally:
         process.send_signal(signal.SIGCONT)
