@@ -14,6 +14,7 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import ActuationError, CgroupGone, SupportError
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.cgroup.reclaim import reclaim
+from koordebpf.kernel.io.worker import Worker
 from koordebpf.units import format_bytes
 
 _LOWEST = 19  # nice
@@ -47,16 +48,13 @@ class Reclaimer:
     def __init__(self, wake: Callable[[], None], *, is_urgent: bool = True) -> None:
         self._wake = wake
         self._is_urgent = is_urgent
-        self._jobs: SimpleQueue[tuple[ReclaimJob, threading.Event] | None] = SimpleQueue()
         self._done: SimpleQueue[FileChange] = SimpleQueue()
         self._is_enough = threading.Event()
-        # Started now: under pressure a new thread's stack is one more allocation that may stall.
-        self._thread = threading.Thread(target=self._work, name="reclaimer", daemon=True)
-        self._thread.start()
+        self._worker: Worker[tuple[ReclaimJob, threading.Event]] = Worker("reclaimer", self._do, begin=self._begin)
 
     def submit(self, job: ReclaimJob) -> None:
         """Put it behind those that wait."""
-        self._jobs.put((job, self._is_enough))
+        self._worker.submit((job, self._is_enough))
 
     def call_off(self) -> None:
         """End what is in progress after its piece, and what waits before it starts."""
@@ -75,17 +73,21 @@ class Reclaimer:
     def close(self) -> None:
         """Call everything off and end the thread."""
         self.call_off()
-        self._jobs.put(None)
-        self._thread.join()
+        self._worker.close()
 
-    def _work(self) -> None:
+    def _begin(self) -> None:
         if self._is_urgent:
             raise_thread_priority()
         else:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
-        while (given := self._jobs.get()) is not None:
-            job, is_enough = given
-            self._done.put(_carried_out(job, is_enough))
+
+    def _do(self, given: tuple[ReclaimJob, threading.Event]) -> None:
+        job, is_enough = given
+        change = job.change(WriteResult.REFUSED, "an unexpected error; the log has it")
+        try:
+            change = _carried_out(job, is_enough)
+        finally:
+            self._done.put(change)
             self._wake()
 
 

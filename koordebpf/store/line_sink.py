@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from koordebpf.errors import os_reason
+from koordebpf.kernel.io.worker import Guard
 from koordebpf.units import MIB
 
 MAX_LINES = 4_000  # Why: 440 files of suppression written nine times over, or minutes of a busy log
@@ -59,6 +60,7 @@ class LineSink:
         self._changed = threading.Condition()
         self._taken: bytes | None = None  # the line that is being written
         self._writing_since_s: float | None = None
+        self._guard = Guard(f"{name}-writer")
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._reported = 0  # of the dropped: reported already
@@ -84,7 +86,7 @@ class LineSink:
     def start(self) -> None:
         """Let a thread write from now on."""
         # A daemon: the interpreter must not wait for a thread that hangs in the kernel.
-        self._thread = threading.Thread(target=self._work, name=f"{self._name}-writer", daemon=True)
+        self._thread = self._guard.thread(self._work, again=True)
         self._thread.start()
 
     def put(self, line: bytes) -> bool:
@@ -144,6 +146,12 @@ class LineSink:
                 with self._changed:
                     self._put_back(line)
                 return False
+            except Exception:  # the line itself may be why: it is not tried again
+                with self._changed:
+                    self._taken, self._writing_since_s = None, None
+                    self.dropped += 1
+                    self._changed.notify_all()
+                raise
             with self._changed:
                 self.written += 1
                 self._taken, self._writing_since_s, self._is_failing = None, None, False

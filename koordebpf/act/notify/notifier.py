@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import Full, Queue
 
 from koordebpf.act.notify.folders import NoticeFolders
-from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.worker import Worker
 from koordebpf.policy.katalyst.manager import SoftNotice
 
 _log = logging.getLogger(__name__)
@@ -26,24 +23,22 @@ class PodNotifier:
 
     def __init__(self, root: Path) -> None:
         self._folders = NoticeFolders(root)
-        self._queue: Queue[Callable[[], None] | None] = Queue(_QUEUED)
+        self._worker: Worker[Callable[[], None]] = Worker("pod-notices", self._do, most=_QUEUED)
         self._kept: frozenset[tuple[str, str]] | None = None
         self._ended: deque[tuple[SoftNotice, str | None]] = deque(maxlen=_QUEUED)
         self._is_said = False
         self.sent = 0
         self.failed = 0
-        self._thread = threading.Thread(target=self._work, name="pod-notices", daemon=True)
-        self._thread.start()
 
     def keep(self, pods: Collection[tuple[str, str]]) -> None:
         """Say which pods want notices, by namespace and name. Does not wait."""
         wanted = frozenset(pods)
-        if wanted != self._kept and self._put(lambda: self._folders.keep(wanted)):
+        if wanted != self._kept and self._worker.submit(lambda: self._folders.keep(wanted)):
             self._kept = wanted
 
     def notify(self, notice: SoftNotice) -> None:
         """Notify one pod. Does not wait."""
-        if not self._put(lambda: self._notify(notice)):
+        if not self._worker.submit(lambda: self._notify(notice)):
             self._ended.append((notice, "the disk has not taken the notices before it"))
             self.failed += 1
 
@@ -56,31 +51,23 @@ class PodNotifier:
 
     def close(self) -> None:
         """Stop the thread; one that hangs is left."""
-        self._put(None)
-        if not have_ended([self._thread], _CLOSE_S):
+        if not self._worker.close(_CLOSE_S):
             _log.warning("the disk has not answered: the last notices of soft evictions are left out")
 
-    def _put(self, work: Callable[[], None] | None) -> bool:
-        with contextlib.suppress(Full):
-            self._queue.put_nowait(work)
-            return True
-        return False
-
-    def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
-            try:
-                work()
-            except (OSError, ValueError) as error:
-                if not self._is_said:
-                    _log.warning("no notice of a soft eviction: %s", error)
-                self._is_said = True
-            else:
-                self._is_said = False
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, ValueError) as error:
+            if not self._is_said:
+                _log.warning("no notice of a soft eviction: %s", error)
+            self._is_said = True
+        else:
+            self._is_said = False
 
     def _notify(self, notice: SoftNotice) -> None:
         try:
             self._folders.notify(notice.namespace, notice.name, datetime.now(UTC).isoformat())
-        except (OSError, ValueError) as error:
+        except Exception as error:
             self._ended.append((notice, str(error)))
             self.failed += 1
             raise

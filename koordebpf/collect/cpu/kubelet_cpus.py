@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 from koordebpf.errors import KubeError
+from koordebpf.kernel.io.worker import Guard
 from koordebpf.kube.clients.pod_resources import SOCKET, BoundCpus, bound_cpus
 from koordebpf.kube.sources.cpu_manager import CpuManagerState
 from koordebpf.state.pods.facts import PodFacts
@@ -49,8 +50,10 @@ class KubeletCpus:
         self._uids: dict[tuple[str, str], str] = {}
         self._bound: BoundCpus | None = None
         self._problem = ""
+        self._is_answered = False
         self._due = threading.Event()
         self._closing = threading.Event()
+        self._guard = Guard("kubelet-cpus")
         self._thread: threading.Thread | None = None
 
     def note(self, pods: Sequence[PodFacts], cgroups: Hashable) -> None:
@@ -68,7 +71,7 @@ class KubeletCpus:
         self._uids = {(pod.namespace, pod.name): pod.uid for pod in pods}
         self._due.set()
         if self._thread is None and self._socket.is_socket():
-            self._thread = threading.Thread(target=self._run, name="kubelet-cpus", daemon=True)
+            self._thread = self._guard.thread(self._run)
             self._thread.start()
 
     @property
@@ -101,10 +104,12 @@ class KubeletCpus:
             self._due.clear()
             if self._closing.is_set():
                 return
-            wait_s = _AGAIN_S if self._answer() else _RETRY_S
+            self._is_answered = False
+            self._guard.call(self._answer)
+            wait_s = _AGAIN_S if self._is_answered else _RETRY_S
             self._closing.wait(self._apart_s)
 
-    def _answer(self) -> bool:
+    def _answer(self) -> None:
         began = time.monotonic()
         try:
             self._bound = self._ask(self._socket)
@@ -112,8 +117,8 @@ class KubeletCpus:
             if str(error) != self._problem:
                 log.warning("which CPUs kubelet bound could not be read again: %s", error)
                 self._problem = str(error)
-            return False
+            return
+        self._is_answered = True
         if self._problem:
             log.info("kubelet says again which CPUs it bound, within %.1f s", time.monotonic() - began)
             self._problem = ""
-        return True

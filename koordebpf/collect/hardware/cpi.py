@@ -7,6 +7,7 @@ minute. A thread opens and reads them; the loop's thread only takes what it foun
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from koordebpf.collect.hardware.containers import ContainerCgroup
 from koordebpf.errors import CgroupGone, KoordebpfError, SupportError
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event
+from koordebpf.kernel.io.worker import Guard
 from koordebpf.state.series.kinds import CONTAINER_CPI
 from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_S
@@ -64,6 +66,7 @@ class CpiCollector:
         self._due_ns = 0
         self._found: deque[tuple[int, ContainerCgroup, tuple[int, ...]]] = deque(maxlen=MOST_FDS)
         self._closing = threading.Event()
+        self._guard = Guard("cpi")
         self._thread: threading.Thread | None = None
         self._next = 0  # of the containers, where one window could not have all
         self._problem = ""
@@ -78,8 +81,8 @@ class CpiCollector:
             return
         self._due_ns = now_ns + self._times_ns[0]
         cpus = self._cpus()
-        arguments = (self._chosen(self._containers(), len(cpus)), cpus)
-        self._thread = threading.Thread(target=self._count, args=arguments, name="cpi", daemon=True)
+        chosen = self._chosen(self._containers(), len(cpus))
+        self._thread = self._guard.thread(functools.partial(self._count, chosen, cpus))
         self._thread.start()
 
     def close(self) -> None:

@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 
 import msgspec
 
 from koordebpf.collect.plugins.answers import Answered, thresholds_answer, top_answer
 from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.worker import Worker
 from koordebpf.kube.clients.grpc import GrpcSocket
 from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, PLUGIN_SERVICE
@@ -100,7 +100,7 @@ class PluginCaller:
         endpoints, self._endpoints = list(self._endpoints.values()), {}
         for each in endpoints:
             each.close()
-        have_ended([each.thread for each in endpoints], _CLOSE_S)
+        have_ended([each.worker.thread for each in endpoints], _CLOSE_S)
 
     # Once when a plugin begins to fail, and once when it answers again.
     def _note(self, answer: PluginAnswer) -> None:
@@ -118,7 +118,7 @@ class PluginCaller:
             if (endpoint := self._endpoints.get(name)) is None:
                 current.put(PluginAnswer(name, problem="it is registered no more"))
             else:
-                endpoint.submit(functools.partial(current.ask, endpoint, ask))
+                endpoint.worker.submit(functools.partial(current.ask, endpoint, ask))
         current.start()
 
 
@@ -186,12 +186,7 @@ class _Endpoint:
     def __init__(self, name: str, socket: Path) -> None:
         self.name = name
         self._socket = GrpcSocket(socket)
-        self._work: SimpleQueue[Work | None] = SimpleQueue()
-        self.thread = threading.Thread(target=self._run, name=f"plugin {name}", daemon=True)
-        self.thread.start()
-
-    def submit(self, work: Work) -> None:
-        self._work.put(work)
+        self.worker: Worker[Work] = Worker(f"plugin {name}", lambda work: work())
 
     # In Katalyst's order: a plugin from before 2025 knows pods by GetEvictPods alone, and judges those of the last one.
     def thresholds(self, message: bytes, deadline_s: float) -> PluginAnswer:
@@ -203,16 +198,12 @@ class _Endpoint:
         return top_answer(self.name, self._call("GetTopEvictionPods", message, deadline_s))
 
     def close(self) -> None:
-        self._work.put(None)
+        self.worker.end()
         self._socket.close()
 
     def _call(self, method: str, message: bytes, deadline_s: float) -> Answered:
         (answer,) = self._socket.call(f"{PLUGIN_SERVICE}/{method}", [message], deadline_s)
         return answer
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
 
 
 Ask = Callable[[_Endpoint], PluginAnswer]

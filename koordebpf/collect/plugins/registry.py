@@ -21,6 +21,7 @@ from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.collect.plugins.qualify import Change, Refusal, answer, qualified
 from koordebpf.collect.plugins.sockets import sockets_below
 from koordebpf.errors import DecodeError
+from koordebpf.kernel.io.worker import Guard
 from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
 from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.http.backoff import Backoff
@@ -82,7 +83,8 @@ class PluginRegistry:
         self._changes: SimpleQueue[Change] = SimpleQueue()
         self._ends = threading.Event()
         self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="plugin-registration")
-        self._thread = threading.Thread(target=self._run, name="plugin-registry", daemon=True)
+        self._guard = Guard("plugin-registry")
+        self._thread = self._guard.thread(self._run)
         self._thread.start()
 
     def take(self) -> list[Change]:
@@ -113,10 +115,13 @@ class PluginRegistry:
 
     def _run(self) -> None:
         while not self._ends.wait(self._look_s):
-            try:
-                self._look(sockets_below(self._folder))
-            except OSError as error:
-                log.debug("%s: %s", self._folder, error)
+            self._guard.call(self._look_there)
+
+    def _look_there(self) -> None:
+        try:
+            self._look(sockets_below(self._folder))
+        except OSError as error:
+            log.debug("%s: %s", self._folder, error)
 
     def _look(self, there: dict[Path, tuple[int, int]]) -> None:
         now_s = time.monotonic()

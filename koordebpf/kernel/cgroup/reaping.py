@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from koordebpf.kernel.io.worker import Guard
 
 SYS_PROCESS_MRELEASE = 448  # include/uapi/asm-generic/unistd.h, the same number on every architecture; since v5.15
 # Why 4: each frees at its own processor's speed, 32 to 40 ms for a GiB with two; more would take the whole of a small
@@ -19,6 +22,7 @@ _MOST_REAPERS = 4
 _START_S = 0.02
 _LOOK_S = 0.0003
 
+_BESIDE, _STARTS = Guard("reaper-beside"), Guard("reaper-starts")
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
@@ -56,7 +60,7 @@ class Reaping:
         others: list[threading.Thread] = []
         try:
             for _ in range(self._reapers - 1):
-                other = threading.Thread(target=self._work, name="reaper-beside", daemon=True)
+                other = _BESIDE.thread(self._work)
                 other.start()
                 others.append(other)
         except RuntimeError:
@@ -78,7 +82,7 @@ class Reaping:
 
     # The last one may die by itself once its release holds the mm, and help.
     def _announced(self, pid: int) -> threading.Thread | None:
-        announce = threading.Thread(target=self._announce, args=(pid, resident_pages(pid)), name="reaper-starts")
+        announce = _STARTS.thread(functools.partial(self._announce, pid, resident_pages(pid)))
         try:
             announce.start()
         except RuntimeError:  # no memory, or no pid, left for a thread: the caller continues when it is released

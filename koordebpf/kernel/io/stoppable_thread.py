@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import threading
 import time
 from collections.abc import Callable
 
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.worker import Guard
 
 
 class Stopped(Exception):
@@ -29,7 +29,8 @@ class StoppableThread(Closing):
         self._run = run
         self._begin = begin
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._guard = Guard(name)
+        self._thread = self._guard.thread(self._work, again=True)
 
     def start(self) -> None:
         """Start the thread: what `run` uses is there."""

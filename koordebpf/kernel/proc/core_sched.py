@@ -72,12 +72,12 @@ def _prctl(command: int, pid: int, scope: int, argument: object) -> bool:
 
 
 def _in_thread(work: Callable[[], None]) -> None:
-    problems: list[SupportError] = []
+    problems: list[Exception] = []
 
     def guarded() -> None:
         try:
             work()
-        except SupportError as error:
+        except Exception as error:  # of whatever kind: the caller raises it
             problems.append(error)
 
     thread = threading.Thread(target=guarded, name="core-sched")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Iterable
 from typing import Final
 
 from koordebpf.errors import DecodeError, KubeError
+from koordebpf.kernel.io.worker import Guard
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.plugins.pods import pod_bytes, pods_of_list
@@ -38,6 +40,7 @@ class PodMessages:
         self._version = 0  # of the cluster's state, as of the last list
         self._wanted = threading.Event()
         self._ends = threading.Event()
+        self._guard = Guard("plugin-pods")
         self._thread: threading.Thread | None = None
 
     def of(self, pods: Iterable[Pod], version: int) -> dict[str, bytes]:
@@ -49,8 +52,7 @@ class PodMessages:
             self._version = version
             self._wanted.set()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, args=(self._transport,), name="plugin-pods")
-                self._thread.daemon = True
+                self._thread = self._guard.thread(functools.partial(self._run, self._transport))
                 self._thread.start()
         listed = self._listed
         return {pod.uid: listed.get(pod.uid) or pod_bytes(pod) for pod in pods}
@@ -70,16 +72,21 @@ class PodMessages:
             self._wanted.clear()
             if self._ends.is_set():
                 return
-            problem = None
-            try:
-                self._listed = pods_of_list(self._list(transport))
-            except (KubeError, DecodeError) as error:
-                problem = str(error)
+            if not self._guard.call(functools.partial(self._read, transport)):
+                self.problem = self._guard.problem
                 self._wanted.set()
-            if problem not in (None, self.problem):
-                log.warning("plugins are given only what the agent keeps of new pods: %s", problem)
-            self.problem = problem
             self._ends.wait(self._rest_s)
+
+    def _read(self, transport: Transport) -> None:
+        problem = None
+        try:
+            self._listed = pods_of_list(self._list(transport))
+        except (KubeError, DecodeError) as error:
+            problem = str(error)
+            self._wanted.set()
+        if problem not in (None, self.problem):
+            log.warning("plugins are given only what the agent keeps of new pods: %s", problem)
+        self.problem = problem
 
     def _list(self, transport: Transport) -> bytes:
         return transport.get(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import queue
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from koordebpf.errors import os_reason
+from koordebpf.kernel.io.worker import Worker
 from koordebpf.store.checkpoints.folder import CheckpointFolder, Found, newest, read_checkpoints
 
 log = logging.getLogger("koordebpf")
@@ -31,10 +30,8 @@ class CheckpointKeeper:
         self._path = folder
         self._folder = CheckpointFolder(folder)
         self._koordlet = koordlet
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._asked = self._done = 0
-        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
-        self._thread.start()
+        self._worker: Worker[Callable[[], None]] = Worker("checkpoints", self._do)
 
     @property
     def is_busy(self) -> bool:
@@ -52,23 +49,26 @@ class CheckpointKeeper:
 
     def close(self, timeout_s: float) -> bool:
         """Let the thread finish, for at most that long; return whether it did."""
-        self._tasks.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._worker.close(timeout_s)
 
     def _ask(self, task: Callable[[], None]) -> None:
         self._asked += 1
-        self._tasks.put(task)
+        self._worker.submit(task)
 
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
+    def _do(self, task: Callable[[], None]) -> None:
+        try:
             task()
+        finally:
             self._done += 1
 
     def _restore(self, wanted: frozenset[str]) -> None:
-        own = self._folder.take(wanted) if self.writes else read_checkpoints(self._path, wanted)
-        theirs = Found({}) if self._koordlet is None else read_checkpoints(self._koordlet, wanted)
-        self.found = newest(own, theirs)
+        found = Found({})
+        try:
+            own = self._folder.take(wanted) if self.writes else read_checkpoints(self._path, wanted)
+            theirs = Found({}) if self._koordlet is None else read_checkpoints(self._koordlet, wanted)
+            found = newest(own, theirs)
+        finally:
+            self.found = found  # prediction waits for it
 
     def _write(self, saved: Mapping[str, bytes], removed: tuple[str, ...]) -> None:
         problem = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import threading
 from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from koordebpf.errors import ConfigError
+from koordebpf.kernel.io.worker import Guard
 from koordebpf.store.line_sink import write_whole
 from koordebpf.store.outputs.output_file import check_replaceable, open_growing
 
@@ -18,6 +18,7 @@ log = logging.getLogger("koordebpf")
 
 _OPEN_S = 1.0  # Why: a disk that answers does so within milliseconds
 _MODE = 0o640
+_OPENER = Guard("file-opener")
 
 
 class RotatedFile:
@@ -89,7 +90,7 @@ def check_file(option: str, path: Path, kept: int = 0) -> None:
     Raises:  ConfigError: it cannot be written, or not be rotated; names the option.
     """
     answers: SimpleQueue[OSError | None] = SimpleQueue()
-    threading.Thread(target=lambda: answers.put(_try_out(path, kept)), name="file-opener", daemon=True).start()
+    _OPENER.thread(lambda: answers.put(_try_out(path, kept))).start()
     try:
         error = answers.get(timeout=_OPEN_S)
     except Empty:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import logging
 import os
 import threading
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError, os_reason
 from koordebpf.kernel.io.regular_file import read_regular_file
+from koordebpf.kernel.io.worker import Guard
 from koordebpf.policy.what_if.week import ShadowDay, ShadowWeek
 
 log = logging.getLogger("koordebpf")
@@ -56,7 +58,8 @@ class WeekKeeper:
         self._changed = threading.Condition()
         self._is_closing = False
         self._lock_fd: int | None = None
-        self._thread = threading.Thread(target=self._work, name="shadow", daemon=True)
+        self._guard = Guard("shadow")
+        self._thread = self._guard.thread(self._work)
         self._thread.start()
 
     def add(self, day: ShadowDay, problems: dict[str, str]) -> None:
@@ -80,17 +83,20 @@ class WeekKeeper:
                 waiting, self._waiting, is_over = self._waiting, self._empty, self._is_closing
             if not waiting.days:
                 continue
-            try:
-                self._write(waiting)
-                self._say(None)
-            except (OSError, ConfigError) as error:
-                self._say(os_reason(error) if isinstance(error, OSError) else str(error))
-                self._put_back(waiting)
-                if not is_over:
-                    with self._changed:  # until there is more
-                        self._changed.wait(60)
+            self._guard.call(functools.partial(self._take, waiting, is_over=is_over))
         if self._lock_fd is not None:
             os.close(self._lock_fd)
+
+    def _take(self, waiting: ShadowWeek, *, is_over: bool) -> None:
+        try:
+            self._write(waiting)
+            self._say(None)
+        except (OSError, ConfigError) as error:
+            self._say(os_reason(error) if isinstance(error, OSError) else str(error))
+            self._put_back(waiting)
+            if not is_over:
+                with self._changed:  # until there is more
+                    self._changed.wait(60)
 
     def _put_back(self, waiting: ShadowWeek) -> None:
         with self._changed:

@@ -1,0 +1,132 @@
+"""Threads that outlive an error nobody expected: it harms what was being done, and is said, counted and shown.
+
+A thread of Python's ends with such an error, and nobody learns that what it did is done no more.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from queue import Empty, Full, Queue
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+_REST_S = 1.0  # Why: what fails without waiting for anything must not take a CPU
+
+J = TypeVar("J")
+
+
+class Guard:
+    """Keeps one thread of this process alive. `failures` counts errors that nobody expected.
+
+    `problem`: the last of them; None: what was done after it ended without one.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.failures = 0
+        self.problem: str | None = None
+        _guards.add(self)
+
+    def call(self, work: Callable[[], object]) -> bool:
+        """Do something; tell whether it ended without an unexpected error."""
+        try:
+            work()
+        except Exception as error:
+            self.failures += 1
+            if self.problem is None:
+                log.exception("thread %s: an unexpected error; it continues, more of them are only counted", self.name)
+            self.problem = f"{type(error).__name__}: {error}"
+            return False
+        if self.problem is not None:
+            log.info("thread %s works again, after %d unexpected errors", self.name, self.failures)
+            self.problem = None
+        return True
+
+    def keep(self, run: Callable[[], object]) -> None:
+        """Run something until it returns; after an unexpected error once more."""
+        while not self.call(run):
+            time.sleep(_REST_S)
+
+    def thread(self, run: Callable[[], object], *, again: bool = False) -> threading.Thread:
+        """Return a daemon thread of this name that runs it, with `again` as `keep` does; it is not started."""
+        return threading.Thread(target=self.keep if again else self.call, args=(run,), name=self.name[:15], daemon=True)
+
+
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+
+
+def guards() -> list[Guard]:
+    """Return those of this process, by name."""
+    return sorted(_guards, key=lambda each: each.name)
+
+
+def thread_problems() -> dict[str, str]:
+    """Return the last unexpected error of each thread that has not worked since, by name."""
+    return {each.name: each.problem for each in guards() if each.problem is not None}
+
+
+class Worker(Generic[J]):
+    """One thread that does jobs in order. An unexpected error harms its own job alone.
+
+    Args:
+        name: of the thread.
+        work: is given each job.
+        most: jobs that wait; 0: as many as come.
+        begin: is called first in the thread.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[J], object], *, most: int = 0, begin: Callable[[], object] | None = None
+    ) -> None:
+        self._work = work
+        self._begin = begin
+        self._jobs: Queue[tuple[J] | None] = Queue(most)
+        self.guard = Guard(name)
+        self.dropped = 0  # jobs that found no place
+        # Started now: under pressure a new thread's stack is one more allocation that may stall.
+        self.thread = self.guard.thread(self._run, again=True)
+        self.thread.start()
+
+    def submit(self, job: J) -> bool:
+        """Put it behind those that wait; tell whether there was a place. Does not wait."""
+        try:
+            self._jobs.put_nowait((job,))
+        except Full:
+            self.dropped += 1
+            return False
+        return True
+
+    def end(self) -> None:
+        """Let the thread end after what waits, without waiting for it; where that is too much, without some of it."""
+        while True:
+            try:
+                self._jobs.put_nowait(None)
+                return
+            except Full:
+                self._drop_one()
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """End the thread, and wait for at most so long; tell whether it ended."""
+        self.end()
+        self.thread.join(timeout_s)
+        return not self.thread.is_alive()
+
+    def _drop_one(self) -> None:
+        try:
+            self._jobs.get_nowait()
+        except Empty:
+            return
+        self.dropped += 1
+
+    def _run(self) -> None:
+        if self._begin is not None:
+            self._begin()
+        while (given := self._jobs.get()) is not None:
+            (job,) = given
+            self.guard.call(functools.partial(self._work, job))
