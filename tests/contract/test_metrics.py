@@ -23,6 +23,7 @@ from koordebpf.act.eviction_hooks.runner import EvictionHooks
 from koordebpf.act.eviction_hooks.settings import CommandHook
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
+from koordebpf.kernel.io.worker import Guard
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
@@ -145,6 +146,7 @@ CONTRACT = {
     "koordebpf_protected_bytes": {"file", "kube_qos"},
     "koordebpf_ticks_total": set(),
     "koordebpf_failed_ticks_total": set(),
+    "koordebpf_thread_errors_total": {"thread"},
     "process_cpu_seconds_total": set(),
     "process_resident_memory_bytes": set(),
     "process_virtual_memory_bytes": set(),
@@ -217,6 +219,9 @@ class DoesNothing:
 
 @pytest.fixture
 def metrics() -> AgentMetrics:
+    thread = Guard("worker")
+    thread.call(lambda: 1 / 0)  # counted for the whole process
+    thread.call(lambda: None)
     metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), OwnUsage())
     metrics.decision.is_dry_run = False
     psi = PsiLine(avg10=12.5, avg60=1.0, avg300=0.0, total_us=3_000_000)

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar
@@ -39,6 +40,7 @@ class Guard:
             work()
         except Exception as error:
             self.failures += 1
+            _errors[self.name.partition(" ")[0]] += 1
             if self.problem is None:
                 log.exception("thread %s: an unexpected error; it continues, more of them are only counted", self.name)
             self.problem = f"{type(error).__name__}: {error}"
@@ -59,6 +61,7 @@ class Guard:
 
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+_errors: Counter[str] = Counter()
 
 
 def guards() -> list[Guard]:
@@ -69,6 +72,11 @@ def guards() -> list[Guard]:
 def thread_problems() -> dict[str, str]:
     """Return the last unexpected error of each thread that has not worked since, by name."""
     return {each.name: each.problem for each in guards() if each.problem is not None}
+
+
+def thread_errors() -> dict[str, int]:
+    """Return how many unexpected errors there were since the start, by the first word of a thread's name."""
+    return _errors.copy()
 
 
 class Worker(Generic[J]):

@@ -9,6 +9,8 @@ from prometheus_client.core import CounterMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from koordebpf import __version__
+from koordebpf.kernel.io.worker import thread_errors
+from koordebpf.report.prom.bounded import by_label
 from koordebpf.report.prom.colocation.resctrl import koordlet_resctrl_families
 from koordebpf.report.prom.decision import DecisionMetrics
 from koordebpf.report.prom.indicators import IndicatorMetrics
@@ -82,5 +84,7 @@ class AgentMetrics(Collector):
     def _own(self) -> Iterator[Metric]:
         yield CounterMetricFamily("koordebpf_ticks", "Ticks of the loop.", self.ticks)
         yield CounterMetricFamily("koordebpf_failed_ticks", "Ticks ended by an error.", self.failed_ticks)
+        text = "Errors that no thread expected; it continued."
+        yield by_label(CounterMetricFamily, "koordebpf_thread_errors", text, "thread", thread_errors())
         if self._own_usage is not None:
             yield from self._own_usage.collect()

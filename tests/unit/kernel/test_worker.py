@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from koordebpf.kernel.io import worker as module
-from koordebpf.kernel.io.worker import Guard, Worker, thread_problems
+from koordebpf.kernel.io.worker import Guard, Worker, thread_errors, thread_problems
 from koordebpf.report.http.routes import Health
 from tests.contract.apiserver import until
 from tests.support.patience import patience
@@ -37,6 +37,7 @@ def test_an_unexpected_error_harms_its_own_job_and_is_said_once_and_shown(caplog
     for each in range(3):
         worker.submit(each)
     until(lambda: worker.guard.failures == 3, "three errors")
+    assert thread_errors()["w-fails"] == 3
     assert thread_problems()["w-fails"] == "ZeroDivisionError: job 2"
     assert Health().checks(0)["thread w-fails"] == "an unexpected error: ZeroDivisionError: job 2"
     worker.submit(3)
