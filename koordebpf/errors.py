@@ -95,10 +95,11 @@ class KubeSilent(KubeError):
 
 
 class KubeTooLarge(KubeError):
-    """An answer has more bytes than the caller accepts; not retried as it was."""
+    """An answer has more bytes than the caller accepts; not retried as it was. `head` is how it begins."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, head: bytes = b"") -> None:
         super().__init__(message, retry=False)
+        self.head = head
 
 
 class KubeBusy(KubeError):

@@ -23,18 +23,19 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
+from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent, KubeTooLarge
 from koordebpf.kube.cache.older_lists import OlderLists
-from koordebpf.kube.cache.store import CHANGES, Identity, ObjectList, Read, Table, decode_list, is_older, version_of
+from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, cut_list, decode_list, is_older, version_of
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.deadlines import OpenExchange
 from koordebpf.kube.http.refusal import refusal
-from koordebpf.kube.http.transport import MAX_BODY_BYTES, Transport
+from koordebpf.kube.http.transport import MAX_LINE_BYTES, Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.units import NS_PER_MS
 
@@ -45,6 +46,17 @@ _CHECK_EVERY: Final = 4  # silent watches: the server's version is asked for, on
 _LIFE_NS = (
     100 * NS_PER_MS
 )  # Why: an age that guards judge by the second; of a burst of heartbeats one is as good as all
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """One page of a list: its version, what continues it ("": nothing does), its size, and its objects."""
+
+    version: str
+    continue_: str
+    bytes: int
+    items: Sequence[msgspec.Raw]
+    left_out: tuple[Read[T], ...] = ()
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +121,13 @@ class _ErrorObject(msgspec.Struct, frozen=True):
 
 
 class Reflector(Generic[T]):
-    """Keeps `view` equal to what the server has; calls `publish(is_news)` after each change and sign of life."""
+    """Keeps `view` equal to what the server has; calls `publish(is_news)` after each change and sign of life.
+
+    `page_bytes`: of a page of a list; one with more is asked for again in parts. Why 4 MiB: three of the largest that
+    etcd takes, and what is held undecoded counts in the memory of the agent.
+    """
+
+    page_bytes = 4 << 20
 
     def __init__(
         self,
@@ -230,15 +248,12 @@ class Reflector(Generic[T]):
 
     def _list(self) -> None:
         items: list[Read[T]] = []
+        version = ""
         # No resourceVersion: the newest there is. 0 would take whatever this server has cached, however old.
-        query = {"fieldSelector": self._resource.field_selector, "limit": str(self._pace.page)}
-        while True:
-            page, _ = self._page(query, self._resource.path)
-            items += map(self._table.read, page.items or ())
-            if not page.metadata.continue_:
-                break
-            query["continue"] = page.metadata.continue_
-        version = page.metadata.resourceVersion
+        for page in self._pages({"fieldSelector": self._resource.field_selector}, self._resource.path, self._pace.page):
+            items += map(self._table.read, page.items)
+            items += page.left_out
+            version = page.version
         self._refuse_older(version)
         is_news = self._table.replace_read(items, version)
         self._must_list = False
@@ -264,14 +279,43 @@ class Reflector(Generic[T]):
         self._older.forget()
         self._restored()
 
-    # And how many bytes it had.
-    def _page(self, query: dict[str, str], path: str, max_bytes: int = MAX_BODY_BYTES) -> tuple[ObjectList, int]:
+    # Of a page that is too large, fewer objects at a time: whoever writes large ones costs requests, and no view. Only
+    # an object that is too large alone is left out.
+    def _pages(self, query: dict[str, str], path: str, first: int) -> Iterator[Page[T]]:
+        limit = first
+        while True:
+            query["limit"] = str(limit)
+            try:
+                page = self._page(query, path, self.page_bytes if limit > 1 else MAX_LINE_BYTES)
+            except KubeTooLarge as error:
+                if limit > 1:
+                    limit = max(limit // 4, 1)
+                    continue
+                page = self._without(error, is_first="continue" not in query)
+            yield page
+            if not page.continue_:
+                return
+            query["continue"] = page.continue_
+            # As many more as would fill half a page, if they are as large; what is larger is asked for again.
+            limit = max(min(limit * 4, limit * self.page_bytes // (2 * max(page.bytes, 1)), self._pace.page), 1)
+
+    def _page(self, query: dict[str, str], path: str, max_bytes: int) -> Page[T]:
         name, within_s = self._resource.name, self._pace.answer_s
         body = self._transport.get(path, query, verb="list", resource=name, timeout_s=within_s, max_bytes=max_bytes)
         try:
-            return decode_list(body), len(body)
+            listed = decode_list(body)
         except MALFORMED as e:
             raise malformed(f"list {self._resource.name}", "the answer is not a list", e) from e
+        return Page(listed.metadata.resourceVersion, listed.metadata.continue_, len(body), listed.items or ())
+
+    # A first page that nothing continues may be the whole list of a server that knows no limit: it is not taken.
+    def _without(self, error: KubeTooLarge, *, is_first: bool) -> Page[T]:
+        if (found := cut_list(error.head)) is None or (is_first and not found[0].continue_):
+            raise error
+        metadata, who = found
+        why = msgspec.DecodeError(f"it has more than {MAX_LINE_BYTES} bytes")
+        left_out = (Read[T](who, error=why),)
+        return Page(metadata.resourceVersion, metadata.continue_, MAX_LINE_BYTES, (), left_out)
 
     # True if the watch showed life: without it the next one must not follow at once.
     def _watch(self) -> bool:
@@ -328,8 +372,8 @@ class Reflector(Generic[T]):
     # Nothing has happened, or the server has gone back in time: then nothing will until it has caught up.
     def _fell_silent(self) -> None:
         if self._silences % _CHECK_EVERY == 0:
-            page, _ = self._page({"fieldSelector": self._resource.field_selector, "limit": "1"}, self._path())
-            self._must_list = is_older(page.metadata.resourceVersion, self._table.version)
+            page = next(self._pages({"fieldSelector": self._resource.field_selector}, self._path(), 1))
+            self._must_list = is_older(page.version, self._table.version)
         self._silences += 1
 
     def _take(self, line: bytes) -> None:

@@ -6,6 +6,7 @@ One object that cannot be read never costs the others: it stays as it was last g
 from __future__ import annotations
 
 import functools
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar, cast
@@ -84,6 +85,8 @@ class _PodEvent(msgspec.Struct, frozen=True):
 
 
 _LIST = msgspec.json.Decoder(ObjectList)
+_ITEMS, _NAMES_WITHIN = re.compile(rb'"items"\s*:\s*\['), 1024
+_NAMED = re.compile(rb'"(name|namespace|uid|resourceVersion)"\s*:\s*"([A-Za-z0-9.-]{1,253})"')
 _IDENTITY = msgspec.json.Decoder(_Identified)
 _POD = msgspec.json.Decoder(Pod)
 _POD_EVENT = msgspec.json.Decoder(_PodEvent)
@@ -98,6 +101,25 @@ def decode_list(body: bytes) -> ObjectList:
     Raises:  msgspec.DecodeError: it is not a list.
     """
     return _LIST.decode(body)
+
+
+def cut_list(head: bytes) -> tuple[ListMeta, Identity] | None:
+    """Return what the beginning of a list says of itself, and whose its first item is; None: that cannot be read.
+
+    Kubernetes writes the list's own metadata before its items, and of an item who it is before what may be large:
+    labels, annotations, spec.
+    """
+    if (begin := _ITEMS.search(head)) is None:
+        return None
+    item = head[begin.end() :]
+    try:
+        metadata = _LIST.decode(head[: begin.end()] + b"]}").metadata
+    except MALFORMED:
+        return None
+    named: dict[str, str] = {}
+    for match in _NAMED.finditer(item[:_NAMES_WITHIN]):
+        named.setdefault(match[1].decode(), match[2].decode())
+    return metadata, Identity(**named)
 
 
 def decode_pod(raw: msgspec.Raw) -> Pod:

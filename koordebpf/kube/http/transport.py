@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 3.0  # a connection inside a cluster takes milliseconds; after this the server is taken for gone
 MAX_BODY_BYTES: Final = 64 << 20  # kubelet's /pods at 500 pods is 10 MB
+_HEAD_BYTES: Final = 64 << 10  # of an answer that is too large
 MAX_LINE_BYTES: Final = 8 << 20  # etcd refuses objects above 1.5 MB
 _CHUNK_BYTES: Final = 64 << 10
 _KEPT_CONNECTIONS: Final = 16  # of one server: each watch has one, and what acts beside it
@@ -392,7 +393,7 @@ def _read(response: BaseHTTPResponse, deadline: float, what: str, max_bytes: int
     while chunk := response.read1(_CHUNK_BYTES):
         body += chunk
         if len(body) > max_bytes:
-            raise KubeTooLarge(f"{what}: an answer of more than {max_bytes} bytes")
+            raise KubeTooLarge(f"{what}: an answer of more than {max_bytes} bytes", bytes(body[:_HEAD_BYTES]))
         # The socket's own time-out restarts with every byte.
         if time.monotonic() > deadline:
             raise KubeError(f"{what}: the answer did not end in time, the outcome is unknown")

@@ -8,19 +8,19 @@ left: 5,000 namespaces with one such label take 3 MiB (measured by tracemalloc).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from koordebpf.errors import KubeError, KubeTooLarge
+from koordebpf.errors import KubeError
 from koordebpf.kube.cache.objects import Namespace, ObjectMeta
-from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
-from koordebpf.kube.cache.store import Identity, ObjectList
-from koordebpf.kube.http.transport import MAX_BODY_BYTES, MAX_LINE_BYTES, Transport
+from koordebpf.kube.cache.reflector import Pace, Page, Reflector, Resource
+from koordebpf.kube.cache.store import Identity
+from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED
 
 MAX_NAMESPACES: Final = 20_000  # Why: twice what Kubernetes is tested with; each takes 0.7 KiB with one label
-_PAGE_BYTES: Final = 1 << 20
 
 
 class _Meta(Identity, frozen=True, omit_defaults=True):
@@ -37,6 +37,8 @@ _LABELLED = msgspec.json.Decoder(_Labelled)
 class NamespaceReflector(Reflector[Namespace]):
     """Keeps `view` equal to the cluster's namespaces, each with its name and those of its labels that are in `keys`."""
 
+    page_bytes = 1 << 20
+
     def __init__(self, transport: Transport, keys: frozenset[str], publish: Callable[[bool], None], pace: Pace) -> None:
         self._keys = keys
         self._listed = 0
@@ -52,23 +54,14 @@ class NamespaceReflector(Reflector[Namespace]):
         labels = {key: value for key, value in (meta.labels or {}).items() if key in self._keys}
         return msgspec.structs.replace(meta, labels=labels or None)
 
-    # Of a page that is too large, fewer at a time. What cannot be read stays as it is, for the table to say so.
-    def _page(self, query: dict[str, str], path: str, max_bytes: int = MAX_BODY_BYTES) -> tuple[ObjectList, int]:
-        while True:
-            limit = int(query["limit"])
-            try:
-                page, size = super()._page(query, path, _PAGE_BYTES if limit > 1 else MAX_LINE_BYTES)
-                break
-            except KubeTooLarge:
-                if limit == 1:
-                    raise
-                query["limit"] = str(max(limit // 4, 1))
-        query["limit"] = str(min(2 * limit, self._pace.page))
-        items = [self._slim(raw) for raw in page.items or ()]
+    # What cannot be read stays as it is, for the table to say so.
+    def _page(self, query: dict[str, str], path: str, max_bytes: int) -> Page[Namespace]:
+        page = super()._page(query, path, max_bytes)
+        items = [self._slim(raw) for raw in page.items]
         self._listed = len(items) + (self._listed if "continue" in query else 0)
         if self._listed > MAX_NAMESPACES:
             raise KubeError(f"list namespaces: there are more than {MAX_NAMESPACES}: their labels are not kept")
-        return msgspec.structs.replace(page, items=items), size
+        return replace(page, items=items)
 
     def _slim(self, raw: msgspec.Raw) -> msgspec.Raw:
         try:

@@ -19,14 +19,12 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
-from koordebpf.errors import KubeTooLarge
 from koordebpf.kube.cache.objects import PodDisruptionBudget
 from koordebpf.kube.cache.pdb_table import PdbTable
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
-from koordebpf.kube.http.transport import MAX_LINE_BYTES, Transport
+from koordebpf.kube.http.transport import Transport
 
 _GATHER_S: Final = 1.0  # Why: the pods of a rollout come within a second, and each new namespace is one list
-_PAGE_BYTES: Final = 1 << 20
 _FIRST_PAGE: Final = 16
 _LIST_BYTES: Final = 16 << 20  # of one namespace; who writes more is not read to the end
 _GROUP: Final = "/apis/policy/v1"
@@ -39,6 +37,8 @@ _ABSENCE: Final = (
 
 class PdbReflector(Reflector[PodDisruptionBudget]):
     """Keeps `view` equal to the PodDisruptionBudgets of the namespaces that were asked for by `want`, and bounded."""
+
+    page_bytes = 1 << 20
 
     def __init__(self, transport: Transport, publish: Callable[[bool], None], pace: Pace) -> None:
         self._pdbs = PdbTable()
@@ -82,30 +82,20 @@ class PdbReflector(Reflector[PodDisruptionBudget]):
         self._show(is_news=self._table.objects != before, is_alive=True)
 
     def _list_one(self, namespace: str) -> str:
-        query: dict[str, str] = {}
-        path, limit, read, version = _path(namespace), _FIRST_PAGE, 0, ""
+        read, version, is_whole = 0, "", True
         self._pdbs.begin(namespace)
-        while True:
-            query["limit"] = str(limit)
-            try:
-                page, size = self._page(query, path, _PAGE_BYTES if limit > 1 else MAX_LINE_BYTES)
-            except KubeTooLarge:
-                if limit == 1:
-                    raise
-                limit = max(limit // 4, 1)
-                continue
-            more = page.metadata.continue_
+        for page in self._pages({}, _path(namespace), _FIRST_PAGE):
             if not version:
-                version = page.metadata.resourceVersion
+                version = page.version
                 self._refuse_older(version)
-            self._pdbs.take_page(page.items or ())
-            read += size
-            if not more or read > _LIST_BYTES:
-                self._pdbs.end(namespace, version, is_whole=not more)
-                return version
-            query["continue"] = more
-            # As many more as would fill half a page, if they are as large; what is larger is asked for again.
-            limit = max(min(limit * 4, limit * _PAGE_BYTES // (2 * size), self._pace.page), 1)
+            self._pdbs.take_page(page.items)
+            read += page.bytes
+            is_whole = is_whole and not page.left_out
+            if read > _LIST_BYTES and page.continue_:
+                is_whole = False
+                break
+        self._pdbs.end(namespace, version, is_whole=is_whole)
+        return version
 
     def _watch(self) -> bool:
         if self._wanted and self._pdbs.namespaces:
