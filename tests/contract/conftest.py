@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import tests.support.values.profiles  # noqa: F401
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource

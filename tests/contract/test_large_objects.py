@@ -1,4 +1,4 @@
-"""Objects as large as etcd takes them, by anyone who may create them: they cost requests, and nobody the view."""
+"""Objects as large as etcd takes them, by anyone who may create them: they cost requests, and no view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def large(name: str, number: int, size: int = LARGE) -> dict[str, Any]:
 
 
 def pages(every: Sequence[dict[str, Any]]) -> Callable[[Exchange], None]:
-    """Answer lists as an API server does: at most `limit` objects, and how to go on."""
+    """Answer lists as an API server does: at most `limit` objects, and what continues them."""
     bodies = [json.dumps(each).encode() for each in every]
 
     def page(exchange: Exchange) -> None:

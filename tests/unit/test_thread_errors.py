@@ -1,4 +1,4 @@
-"""An error nobody expects, injected into each thread of the agent: what it did then goes on, and the error is shown."""
+"""An unexpected error, injected into each thread of the agent: the thread works on, and the error is shown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.unit.store.test_pod_list import A, state
 
 
 class Injected(Exception):
-    """What nobody expects."""
+    """An error that no code catches by its type."""
 
 
 class Fault:
@@ -266,12 +266,12 @@ def test_pods_for_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_standing_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = threading.Event()
+    reported = threading.Event()
     with NodeLock(tmp_path, machine()):
         monkeypatch.setattr(lock_module, "NodeLock", Fault(NodeLock))
-        next_one = StandBy(tmp_path, machine(), told.set)
+        next_one = StandBy(tmp_path, machine(), reported.set)
         fails("stand-by")
-    assert told.wait(patience(10))
+    assert reported.wait(patience(10))
     next_one.close()
     assert next_one.sole is not None
     next_one.sole.close()

@@ -1,6 +1,6 @@
-"""Threads that outlive an error nobody expected: it harms what was being done, and is said, counted and shown.
+"""Threads that outlive an unexpected error: it harms what was being done, and is said, counted and shown.
 
-A thread of Python's ends with such an error, and nobody learns that what it did is done no more.
+A thread of Python's ends with such an error, and what it did is done no more, without a word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ J = TypeVar("J")
 
 
 class Guard:
-    """Keeps one thread of this process alive. `failures` counts errors that nobody expected.
+    """Keeps one thread of this process alive. `failures` counts unexpected errors.
 
     `problem`: the last of them; None: what was done after it ended without one.
     """

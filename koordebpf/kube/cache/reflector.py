@@ -23,15 +23,15 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent, KubeTooLarge
+from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kube.cache.older_lists import OlderLists
-from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, cut_list, decode_list, is_older, version_of
+from koordebpf.kube.cache.pages import Limits, Page, page_of, pages
+from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, is_older, version_of
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.deadlines import OpenExchange
 from koordebpf.kube.http.refusal import refusal
@@ -46,17 +46,6 @@ _CHECK_EVERY: Final = 4  # silent watches: the server's version is asked for, on
 _LIFE_NS = (
     100 * NS_PER_MS
 )  # Why: an age that guards judge by the second; of a burst of heartbeats one is as good as all
-
-
-@dataclass(frozen=True)
-class Page(Generic[T]):
-    """One page of a list: its version, what continues it ("": nothing does), its size, and its objects."""
-
-    version: str
-    continue_: str
-    bytes: int
-    items: Sequence[msgspec.Raw]
-    left_out: tuple[Read[T], ...] = ()
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,43 +268,16 @@ class Reflector(Generic[T]):
         self._older.forget()
         self._restored()
 
-    # Of a page that is too large, fewer objects at a time: whoever writes large ones costs requests, and no view. Only
-    # an object that is too large alone is left out.
     def _pages(self, query: dict[str, str], path: str, first: int) -> Iterator[Page[T]]:
-        limit = first
-        while True:
-            query["limit"] = str(limit)
-            try:
-                page = self._page(query, path, self.page_bytes if limit > 1 else MAX_LINE_BYTES)
-            except KubeTooLarge as error:
-                if limit > 1:
-                    limit = max(limit // 4, 1)
-                    continue
-                page = self._without(error, is_first="continue" not in query)
-            yield page
-            if not page.continue_:
-                return
-            query["continue"] = page.continue_
-            # As many more as would fill half a page, if they are as large; what is larger is asked for again.
-            limit = max(min(limit * 4, limit * self.page_bytes // (2 * max(page.bytes, 1)), self._pace.page), 1)
+        def ask(max_bytes: int) -> Page[T]:
+            return self._page(query, path, max_bytes)
+
+        return pages(ask, query, Limits(first, self._pace.page, self.page_bytes, MAX_LINE_BYTES))
 
     def _page(self, query: dict[str, str], path: str, max_bytes: int) -> Page[T]:
         name, within_s = self._resource.name, self._pace.answer_s
         body = self._transport.get(path, query, verb="list", resource=name, timeout_s=within_s, max_bytes=max_bytes)
-        try:
-            listed = decode_list(body)
-        except MALFORMED as e:
-            raise malformed(f"list {self._resource.name}", "the answer is not a list", e) from e
-        return Page(listed.metadata.resourceVersion, listed.metadata.continue_, len(body), listed.items or ())
-
-    # A first page that nothing continues may be the whole list of a server that knows no limit: it is not taken.
-    def _without(self, error: KubeTooLarge, *, is_first: bool) -> Page[T]:
-        if (found := cut_list(error.head)) is None or (is_first and not found[0].continue_):
-            raise error
-        metadata, who = found
-        why = msgspec.DecodeError(f"it has more than {MAX_LINE_BYTES} bytes")
-        left_out = (Read[T](who, error=why),)
-        return Page(metadata.resourceVersion, metadata.continue_, MAX_LINE_BYTES, (), left_out)
+        return page_of(body, name)
 
     # True if the watch showed life: without it the next one must not follow at once.
     def _watch(self) -> bool:

@@ -15,7 +15,8 @@ import msgspec
 
 from koordebpf.errors import KubeError
 from koordebpf.kube.cache.objects import Namespace, ObjectMeta
-from koordebpf.kube.cache.reflector import Pace, Page, Reflector, Resource
+from koordebpf.kube.cache.pages import Page
+from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.cache.store import Identity
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED

@@ -1,4 +1,4 @@
-"""Threads that outlive an error nobody expected."""
+"""Threads that outlive an unexpected error."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_an_unexpected_error_harms_its_own_job_and_is_said_once_and_shown(caplog
 
 
 def test_what_finds_no_place_is_counted_and_the_end_always_has_one() -> None:
-    goes_on, is_busy, done = threading.Event(), threading.Event(), []
+    is_over, is_busy, done = threading.Event(), threading.Event(), []
 
     def work(job: int) -> None:
         is_busy.set()
-        goes_on.wait(patience(10))
+        is_over.wait(patience(10))
         done.append(job)
 
     worker = Worker("w-full", work, most=2)
@@ -65,7 +65,7 @@ def test_what_finds_no_place_is_counted_and_the_end_always_has_one() -> None:
     assert worker.dropped == 1
     assert not worker.close(0)  # it is busy
     assert worker.dropped == 2
-    goes_on.set()
+    is_over.set()
     worker.thread.join(patience(5))
     assert done == [0, 2]
 
