@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from koordebpf.errors import os_reason
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.units import MIB
 
 MAX_LINES = 4_000  # Why: 440 files of suppression written nine times over, or minutes of a busy log
@@ -60,7 +60,7 @@ class LineSink:
         self._changed = threading.Condition()
         self._taken: bytes | None = None  # the line that is being written
         self._writing_since_s: float | None = None
-        self._guard = Guard(f"{name}-writer")
+        self._supervisor = Supervisor(f"{name}-writer")
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._reported = 0  # of the dropped: reported already
@@ -86,7 +86,7 @@ class LineSink:
     def start(self) -> None:
         """Let a thread write from now on."""
         # A daemon: the interpreter must not wait for a thread that hangs in the kernel.
-        self._thread = self._guard.thread(self._work, again=True)
+        self._thread = self._supervisor.thread(self._work, again=True)
         self._thread.start()
 
     def put(self, line: bytes) -> bool:

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.act.writer.journal import this_boot
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.objects import ClusterState, Node, Pod
 from koordebpf.kube.sources.base import Source
 
@@ -65,8 +65,8 @@ class KeptList:
         self._noted: tuple[ClusterState, Mapping[str, int | None]] | None = None
         self._is_over = threading.Event()
         self._has_failed = False
-        self._guard = Guard("kept-list")
-        self._thread = self._guard.thread(self._write_on)
+        self._supervisor = Supervisor("kept-list")
+        self._thread = self._supervisor.thread(self._write_on)
         self._thread.start()
         if (kept := _read(path, node_name)) is not None:
             self._take(kept, max_age_ns)
@@ -105,7 +105,7 @@ class KeptList:
             noted, self._noted = self._noted, None
             if noted is not None:
                 wait_s = _EVERY_S
-                self._guard.call(functools.partial(self._write, *noted))
+                self._supervisor.call(functools.partial(self._write, *noted))
 
     def _write(self, state: ClusterState, cgroups: Mapping[str, int | None]) -> None:
         age_ns = time.monotonic_ns() - state.synced_at_ns

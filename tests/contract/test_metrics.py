@@ -23,7 +23,7 @@ from koordebpf.act.eviction_hooks.runner import EvictionHooks
 from koordebpf.act.eviction_hooks.settings import CommandHook
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
@@ -219,7 +219,7 @@ class DoesNothing:
 
 @pytest.fixture
 def metrics() -> AgentMetrics:
-    thread = Guard("worker")
+    thread = Supervisor("worker")
     thread.call(lambda: 1 / 0)  # counted for the whole process
     thread.call(lambda: None)
     metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), OwnUsage())

@@ -54,7 +54,7 @@ def test_threads_are_started_by_one_module() -> None:
     elsewhere = (
         f"{name}:{line}" for name, line in _starts() if name != THE_DOOR and name not in _CATCHING and _makes(name)
     )
-    report(elsewhere, f"start it by Guard or Worker of {THE_DOOR}: an unexpected error would end it unseen")
+    report(elsewhere, f"start it by Supervisor or Worker of {THE_DOOR}: an unexpected error would end it unseen")
 
 
 def test_the_others_are_there_and_catch_every_error() -> None:

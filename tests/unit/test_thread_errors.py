@@ -29,7 +29,7 @@ from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.kernel.cgroup.reaping import Reaping
 from koordebpf.kernel.io import worker as worker_module
 from koordebpf.kernel.io.stoppable_thread import StoppableThread
-from koordebpf.kernel.io.worker import guards, thread_problems
+from koordebpf.kernel.io.worker import supervisors, thread_problems
 from koordebpf.kernel.proc import core_sched
 from koordebpf.kube.http import deadlines as deadlines_module
 from koordebpf.kube.http.deadlines import OpenConnections
@@ -77,7 +77,7 @@ def fails(name: str) -> None:
 
 
 def is_well(name: str) -> bool:
-    return any(each.name == name and each.failures for each in guards()) and name not in thread_problems()
+    return any(each.name == name and each.failures for each in supervisors()) and name not in thread_problems()
 
 
 def test_the_reclaimer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_reapers_beside_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(calls) == 8
     finally:
         os.close(mine)
-        next(each for each in guards() if each.name == "reaper-beside").problem = None
+        next(each for each in supervisors() if each.name == "reaper-beside").problem = None
 
 
 def test_what_a_thread_of_core_scheduling_meets_is_raised() -> None:

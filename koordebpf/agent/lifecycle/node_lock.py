@@ -15,7 +15,7 @@ from pathlib import Path
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 
 _LOCK = "lock"
 _NEXT_LOCK = "next.lock"
@@ -76,8 +76,8 @@ class StandBy:
         self._tell = tell
         self._lock = _Lock(self.folder, _NEXT_LOCK)
         self._is_over = threading.Event()
-        self._guard = Guard("stand-by")
-        self._thread = self._guard.thread(self._wait, again=True)
+        self._supervisor = Supervisor("stand-by")
+        self._thread = self._supervisor.thread(self._wait, again=True)
         self._thread.start()
 
     def _wait(self) -> None:

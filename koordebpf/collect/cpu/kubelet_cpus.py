@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 from koordebpf.errors import KubeError
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.pod_resources import SOCKET, BoundCpus, bound_cpus
 from koordebpf.kube.sources.cpu_manager import CpuManagerState
 from koordebpf.state.pods.facts import PodFacts
@@ -53,7 +53,7 @@ class KubeletCpus:
         self._is_answered = False
         self._due = threading.Event()
         self._closing = threading.Event()
-        self._guard = Guard("kubelet-cpus")
+        self._supervisor = Supervisor("kubelet-cpus")
         self._thread: threading.Thread | None = None
 
     def note(self, pods: Sequence[PodFacts], cgroups: Hashable) -> None:
@@ -71,7 +71,7 @@ class KubeletCpus:
         self._uids = {(pod.namespace, pod.name): pod.uid for pod in pods}
         self._due.set()
         if self._thread is None and self._socket.is_socket():
-            self._thread = self._guard.thread(self._run)
+            self._thread = self._supervisor.thread(self._run)
             self._thread.start()
 
     @property
@@ -105,7 +105,7 @@ class KubeletCpus:
             if self._closing.is_set():
                 return
             self._is_answered = False
-            self._guard.call(self._answer)
+            self._supervisor.call(self._answer)
             wait_s = _AGAIN_S if self._is_answered else _RETRY_S
             self._closing.wait(self._apart_s)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from koordebpf.errors import KoordebpfError
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.state.series.kinds import SeriesKey
 from koordebpf.state.series.node import NodeSeries
 
@@ -31,7 +31,7 @@ class BesideLoop(abc.ABC, Generic[P]):
 
     def __init__(self) -> None:
         self._found: deque[tuple[SeriesKey, int, float]] = deque(maxlen=_MOST_SAMPLES)
-        self._guard = Guard(self.name)
+        self._supervisor = Supervisor(self.name)
         self._thread: threading.Thread | None = None
         self._problem = ""
 
@@ -56,7 +56,7 @@ class BesideLoop(abc.ABC, Generic[P]):
             key, t_ns, value = self._found.popleft()
             into.append(key, t_ns, value)
         if self._thread is None or not self._thread.is_alive():
-            self._thread = self._guard.thread(functools.partial(self._run, self.prepare()))
+            self._thread = self._supervisor.thread(functools.partial(self._run, self.prepare()))
             self._thread.start()
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from koordebpf.collect.hardware.containers import ContainerCgroup
 from koordebpf.errors import CgroupGone, KoordebpfError, SupportError
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.state.series.kinds import CONTAINER_CPI
 from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_S
@@ -66,7 +66,7 @@ class CpiCollector:
         self._due_ns = 0
         self._found: deque[tuple[int, ContainerCgroup, tuple[int, ...]]] = deque(maxlen=MOST_FDS)
         self._closing = threading.Event()
-        self._guard = Guard("cpi")
+        self._supervisor = Supervisor("cpi")
         self._thread: threading.Thread | None = None
         self._next = 0  # of the containers, where one window could not have all
         self._problem = ""
@@ -82,7 +82,7 @@ class CpiCollector:
         self._due_ns = now_ns + self._times_ns[0]
         cpus = self._cpus()
         chosen = self._chosen(self._containers(), len(cpus))
-        self._thread = self._guard.thread(functools.partial(self._count, chosen, cpus))
+        self._thread = self._supervisor.thread(functools.partial(self._count, chosen, cpus))
         self._thread.start()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.collect.plugins.qualify import Change, Refusal, answer, qualified
 from koordebpf.collect.plugins.sockets import sockets_below
 from koordebpf.errors import DecodeError
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
 from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.http.backoff import Backoff
@@ -83,8 +83,8 @@ class PluginRegistry:
         self._changes: SimpleQueue[Change] = SimpleQueue()
         self._ends = threading.Event()
         self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="plugin-registration")
-        self._guard = Guard("plugin-registry")
-        self._thread = self._guard.thread(self._run)
+        self._supervisor = Supervisor("plugin-registry")
+        self._thread = self._supervisor.thread(self._run)
         self._thread.start()
 
     def take(self) -> list[Change]:
@@ -115,7 +115,7 @@ class PluginRegistry:
 
     def _run(self) -> None:
         while not self._ends.wait(self._look_s):
-            self._guard.call(self._look_there)
+            self._supervisor.call(self._look_there)
 
     def _look_there(self) -> None:
         try:

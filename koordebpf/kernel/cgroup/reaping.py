@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 
 SYS_PROCESS_MRELEASE = 448  # include/uapi/asm-generic/unistd.h, the same number on every architecture; since v5.15
 # Why 4: each frees at its own processor's speed, 32 to 40 ms for a GiB with two; more would take the whole of a small
@@ -22,7 +22,7 @@ _MOST_REAPERS = 4
 _START_S = 0.02
 _LOOK_S = 0.0003
 
-_BESIDE, _STARTS = Guard("reaper-beside"), Guard("reaper-starts")
+_BESIDE, _STARTS = Supervisor("reaper-beside"), Supervisor("reaper-starts")
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 
 
 class Stopped(Exception):
@@ -29,8 +29,8 @@ class StoppableThread(Closing):
         self._run = run
         self._begin = begin
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._guard = Guard(name)
-        self._thread = self._guard.thread(self._work, again=True)
+        self._supervisor = Supervisor(name)
+        self._thread = self._supervisor.thread(self._work, again=True)
 
     def start(self) -> None:
         """Start the thread: what `run` uses is there."""

@@ -22,7 +22,7 @@ _REST_S = 1.0  # Why: what fails without waiting for anything must not take a CP
 J = TypeVar("J")
 
 
-class Guard:
+class Supervisor:
     """Keeps one thread of this process alive. `failures` counts unexpected errors.
 
     `problem`: the last of them; None: what was done after it ended without one.
@@ -32,7 +32,7 @@ class Guard:
         self.name = name
         self.failures = 0
         self.problem: str | None = None
-        _guards.add(self)
+        _supervisors.add(self)
 
     def call(self, work: Callable[[], object]) -> bool:
         """Do something; tell whether it ended without an unexpected error."""
@@ -60,18 +60,18 @@ class Guard:
         return threading.Thread(target=self.keep if again else self.call, args=(run,), name=self.name[:15], daemon=True)
 
 
-_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+_supervisors: weakref.WeakSet[Supervisor] = weakref.WeakSet()
 _errors: Counter[str] = Counter()
 
 
-def guards() -> list[Guard]:
+def supervisors() -> list[Supervisor]:
     """Return those of this process, by name."""
-    return sorted(_guards, key=lambda each: each.name)
+    return sorted(_supervisors, key=lambda each: each.name)
 
 
 def thread_problems() -> dict[str, str]:
     """Return the last unexpected error of each thread that has not worked since, by name."""
-    return {each.name: each.problem for each in guards() if each.problem is not None}
+    return {each.name: each.problem for each in supervisors() if each.problem is not None}
 
 
 def thread_errors() -> dict[str, int]:
@@ -95,10 +95,10 @@ class Worker(Generic[J]):
         self._work = work
         self._begin = begin
         self._jobs: Queue[tuple[J] | None] = Queue(most)
-        self.guard = Guard(name)
+        self.supervisor = Supervisor(name)
         self.dropped = 0  # jobs that found no place
         # Started now: under pressure a new thread's stack is one more allocation that may stall.
-        self.thread = self.guard.thread(self._run, again=True)
+        self.thread = self.supervisor.thread(self._run, again=True)
         self.thread.start()
 
     def submit(self, job: J) -> bool:
@@ -137,4 +137,4 @@ class Worker(Generic[J]):
             self._begin()
         while (given := self._jobs.get()) is not None:
             (job,) = given
-            self.guard.call(functools.partial(self._work, job))
+            self.supervisor.call(functools.partial(self._work, job))

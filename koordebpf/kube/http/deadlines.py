@@ -22,7 +22,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 from urllib3.response import HTTPResponse
 
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 
 # A peer that is gone without a word: found after 20 + 3 · 10 s. A request it never acknowledges fails as soon.
 # Why: guards trust a list of pods for 90 s; and what stands between drops a connection that is idle for minutes.
@@ -69,7 +69,7 @@ class OpenConnections:
         self._is_cut = False
         self._limits: set[Limit] = set()
         self._next_s = float("inf")  # what the thread waits for
-        self._guard = Guard("wire-limits")
+        self._supervisor = Supervisor("wire-limits")
         self._thread: threading.Thread | None = None
         self._own = threading.local()  # limit: of the exchange that the calling thread is in
 
@@ -92,7 +92,7 @@ class OpenConnections:
         """Start the thread, which the first limit does else; twice is harmless."""
         with self._changed:
             if self._thread is None and not self._is_cut:
-                self._thread = self._guard.thread(self._cut_late, again=True)
+                self._thread = self._supervisor.thread(self._cut_late, again=True)
                 self._thread.start()
 
     @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from koordebpf.errors import DecodeError, KubeError
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.plugins.pods import pod_bytes, pods_of_list
@@ -40,7 +40,7 @@ class PodMessages:
         self._version = 0  # of the cluster's state, as of the last list
         self._wanted = threading.Event()
         self._ends = threading.Event()
-        self._guard = Guard("plugin-pods")
+        self._supervisor = Supervisor("plugin-pods")
         self._thread: threading.Thread | None = None
 
     def of(self, pods: Iterable[Pod], version: int) -> dict[str, bytes]:
@@ -52,7 +52,7 @@ class PodMessages:
             self._version = version
             self._wanted.set()
             if self._thread is None:
-                self._thread = self._guard.thread(functools.partial(self._run, self._transport))
+                self._thread = self._supervisor.thread(functools.partial(self._run, self._transport))
                 self._thread.start()
         listed = self._listed
         return {pod.uid: listed.get(pod.uid) or pod_bytes(pod) for pod in pods}
@@ -72,8 +72,8 @@ class PodMessages:
             self._wanted.clear()
             if self._ends.is_set():
                 return
-            if not self._guard.call(functools.partial(self._read, transport)):
-                self.problem = self._guard.problem
+            if not self._supervisor.call(functools.partial(self._read, transport)):
+                self.problem = self._supervisor.problem
                 self._wanted.set()
             self._ends.wait(self._rest_s)
 

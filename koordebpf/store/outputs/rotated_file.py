@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.store.line_sink import write_whole
 from koordebpf.store.outputs.output_file import check_replaceable, open_growing
 
@@ -18,7 +18,7 @@ log = logging.getLogger("koordebpf")
 
 _OPEN_S = 1.0  # Why: a disk that answers does so within milliseconds
 _MODE = 0o640
-_OPENER = Guard("file-opener")
+_OPENER = Supervisor("file-opener")
 
 
 class RotatedFile:

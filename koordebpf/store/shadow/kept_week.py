@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError, os_reason
 from koordebpf.kernel.io.regular_file import read_regular_file
-from koordebpf.kernel.io.worker import Guard
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.policy.what_if.week import ShadowDay, ShadowWeek
 
 log = logging.getLogger("koordebpf")
@@ -58,8 +58,8 @@ class WeekKeeper:
         self._changed = threading.Condition()
         self._is_closing = False
         self._lock_fd: int | None = None
-        self._guard = Guard("shadow")
-        self._thread = self._guard.thread(self._work)
+        self._supervisor = Supervisor("shadow")
+        self._thread = self._supervisor.thread(self._work)
         self._thread.start()
 
     def add(self, day: ShadowDay, problems: dict[str, str]) -> None:
@@ -83,7 +83,7 @@ class WeekKeeper:
                 waiting, self._waiting, is_over = self._waiting, self._empty, self._is_closing
             if not waiting.days:
                 continue
-            self._guard.call(functools.partial(self._take, waiting, is_over=is_over))
+            self._supervisor.call(functools.partial(self._take, waiting, is_over=is_over))
         if self._lock_fd is not None:
             os.close(self._lock_fd)
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from koordebpf.kernel.io import worker as module
-from koordebpf.kernel.io.worker import Guard, Worker, thread_errors, thread_problems
+from koordebpf.kernel.io.worker import Supervisor, Worker, thread_errors, thread_problems
 from koordebpf.report.http.routes import Health
 from tests.contract.apiserver import until
 from tests.support.patience import patience
@@ -36,7 +36,7 @@ def test_an_unexpected_error_harms_its_own_job_and_is_said_once_and_shown(caplog
     worker = Worker("w-fails", work)
     for each in range(3):
         worker.submit(each)
-    until(lambda: worker.guard.failures == 3, "three errors")
+    until(lambda: worker.supervisor.failures == 3, "three errors")
     assert thread_errors()["w-fails"] == 3
     assert thread_problems()["w-fails"] == "ZeroDivisionError: job 2"
     assert Health().checks(0)["thread w-fails"] == "an unexpected error: ZeroDivisionError: job 2"
@@ -79,18 +79,18 @@ def test_a_run_begins_again_until_it_returns(monkeypatch: pytest.MonkeyPatch) ->
         if len(runs) < 4:
             raise RuntimeError("not yet")
 
-    guard = Guard("w-again")
-    thread = guard.thread(run, again=True)
+    supervisor = Supervisor("w-again")
+    thread = supervisor.thread(run, again=True)
     thread.start()
     thread.join(patience(5))
-    assert (runs, guard.failures, guard.problem) == ([0, 1, 2, 3], 3, None)
+    assert (runs, supervisor.failures, supervisor.problem) == ([0, 1, 2, 3], 3, None)
 
 
 def test_one_that_is_gone_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    guard = Guard("w-gone")
+    supervisor = Supervisor("w-gone")
     with caplog.at_level(logging.CRITICAL, module.log.name):  # a record would have the frame
-        guard.call(lambda: 1 / 0)
+        supervisor.call(lambda: 1 / 0)
     assert "w-gone" in thread_problems()
-    del guard
+    del supervisor
     gc.collect()
     assert "w-gone" not in thread_problems()
