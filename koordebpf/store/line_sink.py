@@ -60,7 +60,6 @@ class LineSink:
         self._changed = threading.Condition()
         self._taken: bytes | None = None  # the line that is being written
         self._writing_since_s: float | None = None
-        self._supervisor = Supervisor(f"{name}-writer")
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._reported = 0  # of the dropped: reported already
@@ -86,7 +85,7 @@ class LineSink:
     def start(self) -> None:
         """Let a thread write from now on."""
         # A daemon: the interpreter must not wait for a thread that hangs in the kernel.
-        self._thread = self._supervisor.thread(self._work, again=True)
+        self._thread = Supervisor(f"{self._name}-writer").thread(self._work, again=True)
         self._thread.start()
 
     def put(self, line: bytes) -> bool:

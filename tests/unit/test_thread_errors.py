@@ -184,13 +184,13 @@ class Looks(BesideLoop[int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.look = Fault(lambda _: {("a",): 1.0})  # type: ignore[method-assign]
+        self.fault = Fault(lambda _: {("a",): 1.0})
 
     def prepare(self) -> int:
         return 0
 
     def look(self, prepared: int) -> dict[Any, float]:
-        raise NotImplementedError
+        return self.fault(prepared)
 
     def release(self) -> None:
         pass

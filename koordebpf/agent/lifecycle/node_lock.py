@@ -76,8 +76,7 @@ class StandBy:
         self._tell = tell
         self._lock = _Lock(self.folder, _NEXT_LOCK)
         self._is_over = threading.Event()
-        self._supervisor = Supervisor("stand-by")
-        self._thread = self._supervisor.thread(self._wait, again=True)
+        self._thread = Supervisor("stand-by").thread(self._wait, again=True)
         self._thread.start()
 
     def _wait(self) -> None:

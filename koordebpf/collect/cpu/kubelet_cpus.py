@@ -50,7 +50,6 @@ class KubeletCpus:
         self._uids: dict[tuple[str, str], str] = {}
         self._bound: BoundCpus | None = None
         self._problem = ""
-        self._is_answered = False
         self._due = threading.Event()
         self._closing = threading.Event()
         self._supervisor = Supervisor("kubelet-cpus")
@@ -104,9 +103,8 @@ class KubeletCpus:
             self._due.clear()
             if self._closing.is_set():
                 return
-            self._is_answered = False
-            self._supervisor.call(self._answer)
-            wait_s = _AGAIN_S if self._is_answered else _RETRY_S
+            is_answered = self._supervisor.call(self._answer) and not self._problem
+            wait_s = _AGAIN_S if is_answered else _RETRY_S
             self._closing.wait(self._apart_s)
 
     def _answer(self) -> None:
@@ -118,7 +116,6 @@ class KubeletCpus:
                 log.warning("which CPUs kubelet bound could not be read again: %s", error)
                 self._problem = str(error)
             return
-        self._is_answered = True
         if self._problem:
             log.info("kubelet says again which CPUs it bound, within %.1f s", time.monotonic() - began)
             self._problem = ""

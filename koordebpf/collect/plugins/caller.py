@@ -56,7 +56,7 @@ class PluginCaller:
         """Call a plugin from now on, in place of one of the same name."""
         if (before := self._endpoints.pop(name, None)) is not None:
             before.close()
-        self._endpoints[name] = _Endpoint(name, socket)
+        self._endpoints[name] = _Endpoint(name, socket, self._deadline_s)
 
     def deregister(self, name: str) -> None:
         """Call it no more; the open call does not wait for it."""
@@ -66,9 +66,7 @@ class PluginCaller:
     def ask_thresholds(self, number: int, pods: Mapping[str, bytes]) -> None:
         """Begin a call of every plugin: GetEvictPods, then ThresholdMet, with these pods."""
         message = encode(PLUGIN_MESSAGES, "GetThresholdMetRequest", {"active_pods": list(pods.values())})
-        asked: dict[str, Ask] = {
-            name: lambda endpoint: endpoint.thresholds(message, self._deadline_s) for name in self._endpoints
-        }
+        asked: dict[str, Ask] = {name: lambda endpoint: endpoint.thresholds(message) for name in self._endpoints}
         self._begin(number, asked, calls=2)
 
     def ask_tops(self, number: int, asks: Iterable[TopAsk], pods: Mapping[str, bytes]) -> None:
@@ -82,7 +80,7 @@ class PluginCaller:
                 "candidate_eviction_records": list(map(_written, ask.records)),
             }
             message = encode(PLUGIN_MESSAGES, "GetTopEvictionPodsRequest", given)
-            return lambda endpoint: endpoint.top_pods(message, self._deadline_s)
+            return lambda endpoint: endpoint.top_pods(message)
 
         self._begin(number, {each.plugin: asking(each) for each in asks}, calls=1)
 
@@ -183,26 +181,27 @@ class _Round:
 class _Endpoint:
     """One plugin and its thread."""
 
-    def __init__(self, name: str, socket: Path) -> None:
+    def __init__(self, name: str, socket: Path, deadline_s: float) -> None:
         self.name = name
+        self._deadline_s = deadline_s
         self._socket = GrpcSocket(socket)
         self.worker: Worker[Work] = Worker(f"plugin {name}", lambda work: work())
 
     # In Katalyst's order: a plugin from before 2025 knows pods by GetEvictPods alone, and judges those of the last one.
-    def thresholds(self, message: bytes, deadline_s: float) -> PluginAnswer:
-        evict = self._call("GetEvictPods", message, deadline_s)
+    def thresholds(self, message: bytes) -> PluginAnswer:
+        evict = self._call("GetEvictPods", message)
         # Both requests have the pods alone, as field 1.
-        return thresholds_answer(self.name, self._call("ThresholdMet", message, deadline_s), evict)
+        return thresholds_answer(self.name, self._call("ThresholdMet", message), evict)
 
-    def top_pods(self, message: bytes, deadline_s: float) -> PluginAnswer:
-        return top_answer(self.name, self._call("GetTopEvictionPods", message, deadline_s))
+    def top_pods(self, message: bytes) -> PluginAnswer:
+        return top_answer(self.name, self._call("GetTopEvictionPods", message))
 
     def close(self) -> None:
         self.worker.end()
         self._socket.close()
 
-    def _call(self, method: str, message: bytes, deadline_s: float) -> Answered:
-        (answer,) = self._socket.call(f"{PLUGIN_SERVICE}/{method}", [message], deadline_s)
+    def _call(self, method: str, message: bytes) -> Answered:
+        (answer,) = self._socket.call(f"{PLUGIN_SERVICE}/{method}", [message], self._deadline_s)
         return answer
 
 

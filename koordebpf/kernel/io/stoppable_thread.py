@@ -29,8 +29,7 @@ class StoppableThread(Closing):
         self._run = run
         self._begin = begin
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._supervisor = Supervisor(name)
-        self._thread = self._supervisor.thread(self._work, again=True)
+        self._thread = Supervisor(name).thread(self._work, again=True)
 
     def start(self) -> None:
         """Start the thread: what `run` uses is there."""

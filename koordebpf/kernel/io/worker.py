@@ -1,6 +1,6 @@
 """Threads that outlive an unexpected error: it harms what was being done, and is said, counted and shown.
 
-A thread of Python's ends with such an error, and what it did is done no more, without a word.
+A Python thread ends with such an error, and its work stops without a word.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Supervisor:
         self.name = name
         self.failures = 0
         self.problem: str | None = None
-        _supervisors.add(self)
+        with _lock:
+            _supervisors.add(self)
 
     def call(self, work: Callable[[], object]) -> bool:
         """Do something; tell whether it ended without an unexpected error."""
@@ -40,7 +41,8 @@ class Supervisor:
             work()
         except Exception as error:
             self.failures += 1
-            _errors[self.name.partition(" ")[0]] += 1
+            with _lock:
+                _errors[self.name.partition(" ")[0]] += 1
             if self.problem is None:
                 log.exception("thread %s: an unexpected error; it continues, more of them are only counted", self.name)
             self.problem = f"{type(error).__name__}: {error}"
@@ -60,13 +62,16 @@ class Supervisor:
         return threading.Thread(target=self.keep if again else self.call, args=(run,), name=self.name[:15], daemon=True)
 
 
+_lock = threading.Lock()  # threads come while others are listed
 _supervisors: weakref.WeakSet[Supervisor] = weakref.WeakSet()
 _errors: Counter[str] = Counter()
 
 
 def supervisors() -> list[Supervisor]:
     """Return those of this process, by name."""
-    return sorted(_supervisors, key=lambda each: each.name)
+    with _lock:
+        found = list(_supervisors)
+    return sorted(found, key=lambda each: each.name)
 
 
 def thread_problems() -> dict[str, str]:
@@ -76,7 +81,8 @@ def thread_problems() -> dict[str, str]:
 
 def thread_errors() -> dict[str, int]:
     """Return how many unexpected errors there were since the start, by the first word of a thread's name."""
-    return _errors.copy()
+    with _lock:
+        return _errors.copy()
 
 
 class Worker(Generic[J]):
@@ -86,7 +92,7 @@ class Worker(Generic[J]):
         name: of the thread.
         work: is given each job.
         most: jobs that wait; 0: as many as come.
-        begin: is called first in the thread.
+        begin: is called first in the thread, which works without it where it fails.
     """
 
     def __init__(
@@ -134,7 +140,7 @@ class Worker(Generic[J]):
 
     def _run(self) -> None:
         if self._begin is not None:
-            self._begin()
+            self.supervisor.call(self._begin)
         while (given := self._jobs.get()) is not None:
             (job,) = given
             self.supervisor.call(functools.partial(self._work, job))

@@ -112,7 +112,7 @@ class _ErrorObject(msgspec.Struct, frozen=True):
 class Reflector(Generic[T]):
     """Keeps `view` equal to what the server has; calls `publish(is_news)` after each change and sign of life.
 
-    `page_bytes`: of a page of a list; one with more is asked for again in parts. Why 4 MiB: three of the largest that
+    `page_bytes`: of a page of a list; one with more is asked for again in parts. Why 4 MiB: two of the largest that
     etcd takes, and what is held undecoded counts in the memory of the agent.
     """
 

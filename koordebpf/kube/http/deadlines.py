@@ -69,7 +69,6 @@ class OpenConnections:
         self._is_cut = False
         self._limits: set[Limit] = set()
         self._next_s = float("inf")  # what the thread waits for
-        self._supervisor = Supervisor("wire-limits")
         self._thread: threading.Thread | None = None
         self._own = threading.local()  # limit: of the exchange that the calling thread is in
 
@@ -92,7 +91,7 @@ class OpenConnections:
         """Start the thread, which the first limit does else; twice is harmless."""
         with self._changed:
             if self._thread is None and not self._is_cut:
-                self._thread = self._supervisor.thread(self._cut_late, again=True)
+                self._thread = Supervisor("wire-limits").thread(self._cut_late, again=True)
                 self._thread.start()
 
     @contextlib.contextmanager

@@ -91,8 +91,8 @@ class PdbReflector(Reflector[PodDisruptionBudget]):
             self._pdbs.take_page(page.items)
             read += page.bytes
             is_whole = is_whole and not page.left_out
-            if read > _LIST_BYTES and page.continue_:
-                is_whole = False
+            if read > _LIST_BYTES:
+                is_whole = is_whole and not page.continue_
                 break
         self._pdbs.end(namespace, version, is_whole=is_whole)
         return version

@@ -52,18 +52,15 @@ def leaving_pods(view: NodeView, settings: EvictSettings, killed: Collection[str
     of the `killed` is for as long as its object is there.
     """
     is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.pending}
-    return tuple(
-        [
-            pod
-            for pod in view.pods
-            if pod.uid in killed
-            or (
-                is_awaited[pod.uid]
-                if pod.uid in is_awaited
-                else pod.is_terminating and not _is_late(pod, view, settings)
-            )
-        ]
-    )
+
+    def is_leaving(pod: PodView) -> bool:
+        if pod.uid in killed:
+            return True
+        if (awaited := is_awaited.get(pod.uid)) is not None:
+            return awaited
+        return pod.is_terminating and not _is_late(pod, view, settings)
+
+    return tuple([pod for pod in view.pods if is_leaving(pod)])
 
 
 def pending_credit(

@@ -91,7 +91,6 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
     settings = KatalystSettings
     state = ManagerState
     section = "eviction.katalyst"
-
     reads_eviction = True
 
     def decide(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from koordebpf.policy.detect.stall_evict import FEATURE, stall_evict
 from koordebpf.policy.evict.settings import StallSettings
-from koordebpf.policy.katalyst.plugin import Seen
+from koordebpf.policy.katalyst.plugin import Seen, is_cooling
 from koordebpf.policy.katalyst.plugins.ranking import Action, memory_of, ranked
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, SystemMemorySettings, SystemMemoryState
 from koordebpf.policy.katalyst.pods import KatalystPod, may_be_evicted
@@ -81,7 +81,7 @@ def served_top(
     if scope != STALL_SCOPE:
         top, system = SYSTEM_MEMORY.top_pods(_about(seen, pods), state.system, settings.system, top_n)
         return top, replace(state, system=system)
-    if _stalls(seen, settings.stall) is None or _is_cooling(seen, state, settings):
+    if _stalls(seen, settings.stall) is None or is_cooling(seen, state.chosen_ns, (), settings.system.cool_down_ns):
         return TopPods(()), state
     chosen = ranked(pods, Action.RECLAIMED, memory_of, top_n)
     uids = tuple(each.pod.uid for each in chosen)
@@ -90,10 +90,6 @@ def served_top(
 
 def _about(seen: Seen, pods: tuple[KatalystPod, ...]) -> Seen:
     return replace(seen, candidates=pods)
-
-
-def _is_cooling(seen: Seen, state: ServedState, settings: ServedSettings) -> bool:
-    return state.chosen_ns is not None and seen.now_ns - state.chosen_ns < settings.system.cool_down_ns
 
 
 def _stalls(seen: Seen, settings: StallSettings) -> Threshold | None:

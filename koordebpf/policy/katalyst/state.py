@@ -66,4 +66,4 @@ class ManagerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     queue: Queue = Queue()
     remote: RemoteRound = RemoteRound()
     past: Past = Past()
-    waits: tuple[str, ...] = ()  # why plugins inside chose no pod in their last round
+    waits: tuple[str, ...] = ()  # what plugins inside waited for in their last round, and whom they passed over

@@ -84,7 +84,7 @@ class AgentMetrics(Collector):
     def _own(self) -> Iterator[Metric]:
         yield CounterMetricFamily("koordebpf_ticks", "Ticks of the loop.", self.ticks)
         yield CounterMetricFamily("koordebpf_failed_ticks", "Ticks ended by an error.", self.failed_ticks)
-        text = "Errors that no thread expected; it continued."
+        text = "Unexpected errors of a thread, which continued."
         yield by_label(CounterMetricFamily, "koordebpf_thread_errors", text, "thread", thread_errors())
         if self._own_usage is not None:
             yield from self._own_usage.collect()

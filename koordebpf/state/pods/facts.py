@@ -148,7 +148,7 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         batch_cpu_millicpu=cpu.batch_millicpu,
         priority_class=pod.spec.priorityClassName,
         workload=_workload(pod),
-        started_s=_started_s(pod),
+        started_s=_moment_s(pod.status.startTime, f"pod {pod.key} status.startTime"),
         is_ready=any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()),
         labels=labels or {},
         annotations=annotations or {},
@@ -177,12 +177,12 @@ def _workload(pod: Pod) -> str | None:
     return None
 
 
-# A pod whose start cannot be read has an unknown age; it is none the less a pod.
-def _started_s(pod: Pod) -> float | None:
-    if pod.status.startTime is None:
+# A pod of which a moment cannot be read is none the less a pod.
+def _moment_s(time: str | None, path: str) -> float | None:
+    if time is None:
         return None
     try:
-        return seconds_of(pod.status.startTime, f"pod {pod.key} status.startTime")
+        return seconds_of(time, path)
     except ConfigError:
         return None
 
@@ -197,13 +197,8 @@ def _runs(pod: Pod) -> bool:
 
 # metadata.deletionTimestamp is when the grace period is over.
 def _deleted_s(pod: Pod) -> float | None:
-    if pod.metadata.deletionTimestamp is None:
-        return None
-    try:
-        over_s = seconds_of(pod.metadata.deletionTimestamp, f"pod {pod.key} metadata.deletionTimestamp")
-    except ConfigError:
-        return None
-    return over_s - (pod.metadata.deletionGracePeriodSeconds or 0)
+    over_s = _moment_s(pod.metadata.deletionTimestamp, f"pod {pod.key} metadata.deletionTimestamp")
+    return None if over_s is None else over_s - (pod.metadata.deletionGracePeriodSeconds or 0)
 
 
 def _kube_qos_from_spec(pod: Pod) -> str:
