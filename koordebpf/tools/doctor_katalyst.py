@@ -56,7 +56,7 @@ def katalyst_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) ->
     with contextlib.ExitStack() as stack:
         memory = MemoryCollector(scope, watch.signals, watch.index)
         stack.callback(memory.close)
-        collector = stack.enter_context(KatalystMemory(watch, lambda _: False, lambda _: False))
+        collector = stack.enter_context(KatalystMemory(watch, memory.pressure, lambda _: False, lambda _: False))
         node = memory.node()
         measured = collector.measure(node, is_round=True)
         rootfs = open_rootfs(settings, watch, stack)

@@ -228,7 +228,10 @@ class ServedNode(Closing):
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector, config.eviction.exemptions)
         of_machine = self.settings.inner.systemMemory
-        self._katalyst = KatalystMemory(watch, lambda _: False, lambda percent: asks_pods(percent, of_machine))
+        pod_files = self._collector.pressure
+        self._katalyst = KatalystMemory(
+            watch, pod_files, lambda _: False, lambda percent: asks_pods(percent, of_machine)
+        )
         self._pods_version = 0
         self._problems: frozenset[str] = frozenset()  # that the log has
         self._seen: Seen | None = None

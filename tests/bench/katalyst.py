@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from koordebpf.collect.katalyst.memory import KatalystMemory
+from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
@@ -122,7 +124,8 @@ def _measuring(report: Report, n: int) -> None:
         scope = open_scope(find_memory_hierarchy(), None)  # the machine: a cgroup has no NUMA nodes
         with (
             NodeWatch(scope, source, 1_000_000) as watch,
-            KatalystMemory(watch, lambda _: False, lambda _: False) as collector,
+            contextlib.closing(PressureFiles(scope, watch.index)) as pod_files,
+            KatalystMemory(watch, pod_files, lambda _: False, lambda _: False) as collector,
         ):
             of_node = NodeMeasure("machine", total_bytes=64 * GIB, used_bytes=GIB)
             times = times_ms(lambda: collector.measure(of_node, is_round=True), n)

@@ -64,6 +64,7 @@ def open_collector(settings: KatalystSettings, measuring: Measuring, stack: cont
     inner = settings.inner
     memory = KatalystMemory(
         measuring.watch,
+        measuring.collector.pressure,
         lambda numa: are_short(numa, inner.numaMemory),
         lambda percent: asks_pods(percent, inner.systemMemory),
         counts_steals=inner.systemMemory.kswapd_pages is not None,

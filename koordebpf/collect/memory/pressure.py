@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile, PressureLine
 from koordebpf.state.measured import PsiLine, StallShares
 
@@ -34,7 +34,7 @@ class PressureFiles:
         return _psi_line(read.some), _psi_line(read.full)
 
     def of(self, cgroup_id: int) -> StallShares | None:
-        """Return what a cgroup's memory.pressure file says, by a kept fd for a pod's; None: gone, or it has none."""
+        """Return what a cgroup's memory.pressure says, by a kept fd; None: gone, it has none, or of an unknown form."""
         try:
             file = self._pods.get(cgroup_id)
             if file is None:
@@ -44,7 +44,7 @@ class PressureFiles:
                 file = PressureFile(self._scope.hierarchy.mount_point / path / "memory.pressure")
                 self._pods[cgroup_id] = file
             read = file.read()
-        except (CgroupGone, SupportError):
+        except (CgroupGone, SupportError, KernelFileError):
             if gone := self._pods.pop(cgroup_id, None):
                 gone.close()
             return None

@@ -170,7 +170,9 @@ def _pods(view: NodeView, settings: KatalystSettings, eviction: EvictSettings) -
     active = katalyst_pods(view.pods, settings.qos.by_level())
     asked = candidates(active, settings.skip)
     current = Round(view, eviction, ())
-    kept, kept_softly = (kept_now(current, asked, settings.killers, is_soft=each) for each in (False, True))
+    kept = kept_now(current, asked, settings.killers, is_soft=False)
+    # Of soft evictions PodDisruptionBudgets are judged, too.
+    kept_softly = kept_now(current, asked, settings.killers, is_soft=True) if view.pdbs else kept
     return _Pods(active, asked, kept, kept_softly, frozenset(pod.uid for pod in current.leaving))
 
 

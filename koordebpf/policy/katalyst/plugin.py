@@ -87,7 +87,7 @@ def is_cooling(seen: Seen, chosen_ns: int | None, chosen: Collection[str], cool_
     Args:
         seen: as of the round.
         chosen_ns: when pods were chosen last; None: never.
-        chosen: their UIDs; none: whoever they were.
+        chosen: their UIDs; none: refusals do not count.
         cool_down_ns: from one choice to the next.
     """
     if chosen_ns is None or seen.now_ns - chosen_ns >= cool_down_ns:

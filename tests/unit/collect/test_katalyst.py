@@ -30,7 +30,9 @@ class Rig(StalledNode):
         super().__init__(root, version, kind)  # type: ignore[arg-type]
         self.asked: list[Any] = []
         self.needs = False
-        self.memory = KatalystMemory(self.watch, self.needs_pods, lambda percent: percent >= 15, counts_steals=True)
+        self.memory = KatalystMemory(
+            self.watch, self.collector.pressure, self.needs_pods, lambda percent: percent >= 15, counts_steals=True
+        )
 
     def needs_pods(self, found: Any) -> bool:
         self.asked.append(found)
@@ -114,11 +116,13 @@ def test_under_pressure_that_of_each_pod_is_read(rig: Rig):
     rig.press(14.9)
     assert of_pods() is None
     rig.press(15.0)
-    assert of_pods() == {uid: number + 0.5 for number, uid in enumerate(files)}
-    # AND one that is gone is left out
+    # One that is gone is left out
     gone = next(iter(files))
+    text = files[gone].read_text()
     files[gone].unlink()
     assert of_pods() == {uid: number + 0.5 for number, uid in enumerate(files) if uid != gone}
+    files[gone].write_text(text)
+    assert of_pods() == {uid: number + 0.5 for number, uid in enumerate(files)}
 
 
 def test_v1_has_no_pressure(tmp_path: Path):
