@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import functools
 import os
 import random
@@ -26,7 +27,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -189,10 +190,7 @@ def _ended(command: Sequence[str], copy: Path, limit_s: float) -> tuple[int, str
 
 def judged(mutant: Mutant, copy: Path, tests: Tests, times: int = 1) -> str:
     """Return what became of a mutant in a copy: killed, survived, or a timeout."""
-    path = copy / mutant.path
-    before = path.read_text()
-    _write(path, mutant.source)
-    try:
+    with _mutated(mutant, copy):
         for modules in tests.stages(mutant.path):
             command = _command(modules, [f"--timeout={times * tests.test_s:.0f}"])
             ended = _ended(command, copy, times * tests.limit_s(modules))
@@ -201,8 +199,6 @@ def judged(mutant: Mutant, copy: Path, tests: Tests, times: int = 1) -> str:
             if ended[0] not in (0, 5):  # pytest.ExitCode.NO_TESTS_COLLECTED: all of them are slow
                 return KILLED
         return SURVIVED
-    finally:
-        _write(path, before)
 
 
 class LiveTests:
@@ -217,14 +213,20 @@ class LiveTests:
 
     def kills(self, mutant: Mutant, copy: Path) -> bool:
         """Tell whether one of them fails with a mutant, twice: a busy machine finds none."""
-        path = copy / mutant.path
-        before = path.read_text()
-        _write(path, mutant.source)
-        try:
+        with _mutated(mutant, copy):
             ended = _ended([*_command(self.modules, []), "@tests/again.txt"], copy, _START_S + _TIMES * self.took_s)
             return ended is not None and ended[0] not in (0, 5)
-        finally:
-            _write(path, before)
+
+
+@contextlib.contextmanager
+def _mutated(mutant: Mutant, copy: Path) -> Iterator[None]:
+    path = copy / mutant.path
+    before = path.read_text()
+    _write(path, mutant.source)
+    try:
+        yield
+    finally:
+        _write(path, before)
 
 
 # Bytecode is known by the whole second that its module was written in: each has one of its own.

@@ -111,7 +111,9 @@ def exceeded(asked: Mapping[str, int], total: Mapping[str, int], settings: Recla
 def top_of(
     threshold: Threshold, resource: str, seen: Seen, amount: Amount, settings: ReclaimedSettings, top_n: int
 ) -> TopPods:
-    """Return the pods to evict for what is requested of a resource: none where what leaves already covers it.
+    """Return the pods that request the most of a resource; for a soft threshold those to notify.
+
+    None where pods that leave already cover what is missing.
 
     Args:
         threshold: which is met.
@@ -125,23 +127,12 @@ def top_of(
     waits = coming_back(seen, need, amount, lambda given: f"{given:,} of {resource}")
     if waits is not None:
         return TopPods((), waits=waits)
-    pods = [each for each in (seen.candidates if threshold.met == "hard" else seen.soft) if amount(each)]
-    return TopPods(chosen_for(threshold, pods, amount, top_n), settings.grace_seconds)
-
-
-def chosen_for(threshold: Threshold, pods: Iterable[KatalystPod], amount: Amount, top_n: int) -> tuple[str, ...]:
-    """Return the UIDs of the pods that request the most; for a soft threshold of those to notify.
-
-    Args:
-        threshold: which is met.
-        pods: to choose from.
-        amount: what a pod requests of the resource that is short.
-        top_n: at most so many for a hard threshold; 0: all.
-    """
     if threshold.met == "hard":
-        ordered = _largest(pods, amount)
-        return tuple(each.pod.uid for each in (ordered[:top_n] if top_n else ordered))
-    return tuple(each.pod.uid for each in _above(pods, amount, threshold.value))
+        chosen = _largest((each for each in seen.candidates if amount(each)), amount)
+        chosen = chosen[:top_n] if top_n else chosen
+    else:
+        chosen = _above((each for each in seen.soft if amount(each)), amount, threshold.value)
+    return TopPods(tuple(each.pod.uid for each in chosen), settings.grace_seconds)
 
 
 def _largest(pods: Iterable[KatalystPod], amount: Amount) -> list[KatalystPod]:
