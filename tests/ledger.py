@@ -138,6 +138,15 @@ def select(ledger: Ledger, items: Iterable[str], owned: Mapping[str, int]) -> Se
     return Selection(tuple(mine), turn, new, tuple(item for item in known if item not in runs))
 
 
+def longest_first(ledger: Ledger, items: Iterable[str]) -> list[str]:
+    """Return items as they fill CPUs best: the one that took longest first."""
+    return sorted(items, key=lambda item: (-_seconds(ledger, item), item))
+
+
+def _seconds(ledger: Ledger, item: str) -> float:
+    return ledger.items[item].seconds if item in ledger.items else _UNKNOWN_S
+
+
 def is_machine(item: str) -> bool:
     """Tell whether an item is a virtual machine, by its title, or else a module, by its path."""
     return not item.startswith("tests/")
@@ -250,7 +259,7 @@ def print_selection(chosen: Selection, ledger: Ledger) -> None:
     """Print what runs, why, and what does not."""
     print(f"merge {ledger.merges}, turn {ledger.turn + 1} of {TURNS}")
     for why, names in (("owned by what changed", chosen.owned), ("in turn", chosen.turn), ("new", chosen.new)):
-        seconds = sum(ledger.items[name].seconds if name in ledger.items else _UNKNOWN_S for name in names)
+        seconds = sum(_seconds(ledger, name) for name in names)
         print(f"{why}: {len(names)}, {seconds:.0f} s")
         print(*(f"  {name}" for name in names), sep="\n", end="\n" if names else "")
     print(f"left to the next {TURNS - 1} merges: {len(chosen.left)}")

@@ -291,9 +291,9 @@ def _asked(arguments: list[str]) -> argparse.Namespace:
 
 def _selected() -> tuple[list[str], str]:
     """Print what the ledger selects; return modules, with "vm" where there are machines, and the machines' names."""
-    selection = ledger.selection()
-    ledger.print_selection(selection, ledger.read())
-    machines = [item for item in sorted(selection.all) if ledger.is_machine(item)]
+    selection, known = ledger.selection(), ledger.read()
+    ledger.print_selection(selection, known)
+    machines = ledger.longest_first(known, (item for item in selection.all if ledger.is_machine(item)))
     modules = sorted(selection.all - set(machines))
     return modules + ["vm"] * bool(machines), " ".join(item.replace(" ", "-") for item in machines)
 
