@@ -15,6 +15,7 @@ import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.pods.requests import RECLAIMED_CPU
+from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, busy, kubeconfig
@@ -118,6 +119,35 @@ def test_the_reclaimed_pod_that_requests_the_most_is_evicted_where_the_node_give
             assert holders[1].process.poll() is None
             assert f"met threshold in scope {RECLAIMED_CPU}, target 5000, observed 7000" in line["sentence"]
             assert [each["name"] for each in line["outcomes"]] == ["most"]
+    finally:
+        for each in holders:
+            each.stop()
+
+
+@pytest.mark.slow
+def test_a_reclaimed_pod_is_evicted_where_the_others_wait_for_memory(
+    node: NodeCgroup, tmp_path: Path, hierarchy: MemoryHierarchy
+) -> None:
+    if hierarchy.version == 1:
+        pytest.skip(f"{OTHER_MACHINE}cgroup v1 has no memory.pressure")
+    pressed = [add_pod(node, f"online-{number}", "shared_cores", {"memory": "40Mi"}) for number in range(3)]
+    calm = add_pod(node, "calm", "reclaimed_cores", {})
+    for each in pressed:
+        (each / "memory.high").write_text(str(8 * MIB))
+    # Each charge above memory.high sleeps, and that is a stall: mm/memcontrol.c, __mem_cgroup_handle_over_high().
+    holders = [
+        Holder(calm, "anon", 30, "--hold", "600"),
+        *(Holder(each, "anon", 40, "--hold", "600", waits=False) for each in pressed),
+    ]
+    try:
+        with agent_of(tmp_path, node, config(tmp_path, {})) as agent:
+            until(lambda: bool(agent.plans()), "after 15 s of pressure", 60)
+            line = agent.has_plan()
+            assert holders[0].process.wait(patience(15)) != 0
+            assert [each["name"] for each in line["outcomes"]] == ["calm"]
+            assert "plugin system-memory-pressure-eviction-plugin" in line["sentence"]
+            assert "target 15, observed " in line["sentence"]
+            assert all(each.process.poll() is None for each in holders[1:])
     finally:
         for each in holders:
             each.stop()

@@ -79,6 +79,7 @@ _SHARE = "tests/host/test_shares.py::test_derived_pressure_is_what_the_kernel_sh
 _LOST_ENDS = "tests/host/test_signals_lost_ends.py::test_ends_that_are_passed_over_leave_no_task_stalled"
 _KSWAPD = "tests/host/test_signals_machine.py::test_every_run_of_kswapd"
 _FILLED = "tests/host/test_signals_machine.py::test_a_machine_without_memory"
+_PRESSED = "test_a_reclaimed_pod_is_evicted_where_the_others_wait_for_memory"
 _FROZEN = "tests/host/test_faults_frozen.py::test_its_successor_finishes_the_kill_and_audits_it[frozen]"
 
 # Agents on cgroup v2, on one kernel: of each file the cases that read, write or wait for what cgroup v2 has in other
@@ -220,6 +221,7 @@ MATRIX = (
             *_host("test_signals", "test_faults", "test_suspend"),
             "tests/host/test_page_cache.py::test_a_latency_sensitive_pod_keeps_its_file_and_all_is_restored",
             *_host("test_project_quota"),  # the live kernel counts none
+            f"tests/host/test_katalyst_inner_live.py::{_PRESSED}",
             "tests/host/test_maps_full.py::test_a_full_ring_loses_records_and_no_count",
             "tests/host/test_maps_full.py::test_more_cgroups_than_a_scan_can_hold",
             "tests/host/test_refused.py::test_records_of_another_layout_are_passed_over_and_nothing_stays_attached",
