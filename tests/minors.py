@@ -25,7 +25,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 # reached and runs pods, that the agent evicts the hog alone by the API, and that it suppresses in slices of systemd.
 TESTS = {
     "cluster": "test_release or test_manifests or (not slow and (test_source or test_marked_nodes or test_own_node_only"
-    " or test_namespace_labels or test_nodeslo_controller))",
+    " or test_own_node_rights or test_namespace_labels or test_nodeslo_controller))",
     "node": "test_restore or test_reachable or (test_network and (logs or command or kubelet))"
     " or (test_evict and api) or (test_suppress and undoes and cfsQuota)",
 }
