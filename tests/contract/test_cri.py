@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -261,6 +262,7 @@ def test_a_runtime_that_was_restarted_is_connected_to_again_without_a_victim(
     until(lambda: runtime.versions >= 2, "the runtime is asked again and again")
     runtime.close()
     until(lambda: "the container runtime does not answer" in caplog.text, "it is said")
+    time.sleep(5 * limits.warm_every_s)  # asked again meanwhile
     again = Runtime(tmp_path / "cri.sock")
     again.pods = {"a": {"main": RUNNING}}
     try:

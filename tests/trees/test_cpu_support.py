@@ -58,6 +58,16 @@ def test_without_cpu_idle_there_is_the_least_weight(tree):
     assert found.reason == "this kernel has no cpu.idle"
 
 
+def test_an_older_kernel_is_the_reason_where_the_directory_is_there(tree):
+    root = tree({"cpu": {BE: {"cpu.shares": "2\n"}}, "cpuset": V1["cpuset"]})
+    found = support(v1(root))["cfsQuota"]
+    assert (found.works, found.reason) == (False, "this kernel has no cpu.cfs_quota_us")
+    assert found.remedy == "Use a newer kernel, or another policy."
+    root = tree({"kubepods": {"cgroup.subtree_control": "cpu cpuset\n", "besteffort": {"cpuset.cpus": "\n"}}})
+    found = support(v2(root))["cfsQuota"]
+    assert (found.works, found.reason) == (False, "this kernel has no cpu.max")
+
+
 def test_a_directory_that_is_missing_in_one_hierarchy_is_named(tree):
     root = tree({"cpu": V1["cpu"]})
     found = support(v1(root))

@@ -85,7 +85,9 @@ class TestSysctl:
         desired = DesiredState("a test", sysctls=(SysctlWrite(MIN_FREE, 70_000),))
         with Journal(tmp_path / "journal") as journal:
             writer = CgroupWriter(Places({}, proc_sys), journal, enforce=True)
+            assert not writer.is_dry_run and not writer.is_journalled
             (change,) = writer.apply(desired, 0).changes
+            assert writer.is_journalled
             assert (change.result, change.old, change.new) == (WriteResult.WRITTEN, "67584", "70000")
             assert writer.apply(desired, 1).changes == ()
             assert (proc_sys / "vm/min_free_kbytes").read_text() == "70000\n"
@@ -131,6 +133,11 @@ def test_a_host_without_the_controller_has_no_such_file() -> None:
     desired = DesiredState("a test", (CgroupWrite("be", CPUS, frozenset({0})),))
     (change,) = CgroupWriter(Places({}), None).apply(desired, 0).changes
     assert (change.result, change.path) == (WriteResult.UNSUPPORTED, "be/cpuset.cpus")
+
+
+def test_a_dry_run_has_no_file_to_restore() -> None:
+    writer = CgroupWriter(Places({}), None)
+    assert writer.is_dry_run and not writer.is_journalled
 
 
 def test_nothing_is_enforced_without_a_journal() -> None:

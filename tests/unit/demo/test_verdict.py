@@ -130,6 +130,9 @@ def test_a_flood_that_did_not_fill_the_node_shows_nothing():
 
 def test_a_flood_that_was_no_page_cache_shows_nothing():
     assert bad(judge(facts("page-cache", peak_used_bytes=GIB * 9 // 10))) == ["node filled"]
+    threshold = facts("page-cache").threshold_bytes  # from it on, pods are evicted
+    assert bad(judge(facts("page-cache", peak_used_bytes=threshold))) == ["node filled"]
+    assert bad(judge(facts("page-cache", peak_used_bytes=threshold - 1))) == []
 
 
 def test_thrashing_that_never_reclaimed_shows_nothing():

@@ -149,6 +149,13 @@ def test_times_and_a_decision_exclude_each_other(path: Path, tmp_path: Path) -> 
         run(path, "-o", tmp_path / "x.html", "--decision", "1", "--since", "1")
 
 
+@pytest.mark.parametrize("option", ["--since", "--until", "--decision"])
+def test_a_week_is_no_part_of_itself(option: str, tmp_path: Path) -> None:
+    refused = run(tmp_path, "-o", tmp_path / "x.html", "--week", option, "1", exit_code=2)
+    assert "--week excludes --since, --until and --decision" in refused.output
+    assert not (tmp_path / "x.html").exists()
+
+
 def audit_line(second: int, result: Fate = Fate.DONE, victims: int = 1) -> bytes:
     anon = 200 // victims
     plan = plan_of(
