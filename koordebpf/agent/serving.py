@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
 from koordebpf.agent.measuring import Measuring
-from koordebpf.errors import os_reason
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
+from koordebpf.kernel.io.lacking import Lack
 from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
@@ -71,11 +71,8 @@ def serve_reports(
     )
     stack.callback(server.close)
     folder = folder_of(config.run_dir, measuring.watch.scope)
-    try:
-        local = LocalSocket(folder, acts=acts)
-    except OSError as error:
-        log.warning("%s: no socket for koordebpf explain and metrics: %s", folder, os_reason(error))
-        return
+    lack = Lack(folder, "there is no socket for koordebpf explain and metrics")
+    stack.callback(lack.end)
     beside.pages["/pods"] = lambda _: list(recent.pods())
     beside.pages["/known"] = KnownPage(recent.last_round).answer
     beside.pages["/top"] = functools.partial(_top_page, recent)
@@ -85,7 +82,11 @@ def serve_reports(
         hooks = metrics.sinks.hooks
         return recent.decisions() if hooks is None else hooks.with_calls(recent.decisions())
 
-    stack.callback(DecisionServer(local, decisions, recent.writes, begin, recent.requests, beside.pages).close)
+    try:
+        local = LocalSocket(folder, acts=acts)
+        stack.callback(DecisionServer(local, decisions, recent.writes, begin, recent.requests, beside.pages).close)
+    except OSError as error:
+        lack.say(error)
 
 
 def series_metrics(measuring: Measuring) -> SeriesMetrics:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TIMEOUT_S = 5
+_MOST_BYTES = 1 << 30
 
 
 class FilePath(click.Path):
@@ -123,10 +124,12 @@ def read_input(path: str) -> bytes:
 
     Raises: ConfigError: it cannot be read.
     """
+    from koordebpf.kernel.io.regular_file import read_given_file
+
     if path == "-":
         return sys.stdin.buffer.read()
     try:
-        return Path(path).read_bytes()
+        return read_given_file(Path(path), _MOST_BYTES)
     except OSError as error:
         raise unreadable(path, error) from error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from koordebpf.cli.inputs import FilePath
+from koordebpf.cli.inputs import FilePath, read_input
 from koordebpf.errors import SupportError
 
 _FILE = FilePath()
@@ -89,7 +89,7 @@ def serve(directory: Path, name: str, token_file: Path | None, config_file: Path
     from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.slo.convert import laid_over
 
-    in_file = read_config(str(config_file), config_file.read_bytes()) if config_file else {}
+    in_file = read_config(str(config_file), read_input(str(config_file))) if config_file else {}
     typed = {option: value for option, value in given.items() if value is not None}
     config = agent_config(laid_over(in_file, typed))
     set_up_logging(json=config.log_format == "json")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options
+from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options, read_input
 
 _FILE = FilePath()
 
@@ -169,7 +169,7 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
     from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.slo.convert import laid_over
 
-    in_file = read_config(str(config_file), config_file.read_bytes()) if config_file else {}
+    in_file = read_config(str(config_file), read_input(str(config_file))) if config_file else {}
     typed = {
         name: value
         for name, value in options.items()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from koordebpf.kernel.io.kept_file import KeptFile
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.view import PastEviction
 from koordebpf.store.audit_record import AuditRecord
@@ -29,37 +29,30 @@ class KeptBudget:
     """
 
     def __init__(self, path: Path | None, interrupted: Iterable[AuditRecord] = (), now_ns: int = 0) -> None:
-        self._path = path
-        found = {
-            (each.uid, each.at_ns): each for each in (*_read(path), *_evictions_of(interrupted)) if each.at_ns <= now_ns
-        }
+        self._file = KeptFile(path, "a start would bring a fresh budget")
+        kept = (*_read(self._file), *_evictions_of(interrupted))
+        found = {(each.uid, each.at_ns): each for each in kept if each.at_ns <= now_ns}
         self.budget = Budget(Budget(tuple(found.values())).recent(now_ns))
         if self.budget.evictions:
             log.info("%d evictions of the last minute count from the agent before", len(self.budget.evictions))
 
-    def keep(self, budget: Budget) -> None:
-        """Put the budget into the file in place of the one before."""
+    def keep(self, budget: Budget) -> bool:
+        """Put the budget into the file in place of the one before; tell whether it is there."""
         self.budget = budget
-        if self._path is None:
-            return
-        part = self._path.with_suffix(".part")
-        try:
-            part.write_bytes(msgspec.json.encode(budget))
-            part.replace(self._path)
-        except OSError as error:
-            log.warning("%s: %s: a start would bring a fresh budget", self._path, error.strerror)
+        return self._file.replace(msgspec.json.encode(budget))
 
     def close(self, now_ns: int) -> None:
         """Leave nothing behind that counts no more."""
-        if self._path is not None and not self.budget.recent(now_ns):
-            self._path.unlink(missing_ok=True)
+        if not self.budget.recent(now_ns):
+            self._file.remove()
 
 
-def _read(path: Path | None) -> tuple[PastEviction, ...]:
-    # What cannot be read is of another version, and a minute old soon.
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode(path.read_bytes(), type=Budget).evictions if path else ()
-    return ()
+def _read(file: KeptFile) -> tuple[PastEviction, ...]:
+    raw = file.read()
+    try:
+        return () if raw is None else msgspec.json.decode(raw, type=Budget).evictions
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # of another version, and a minute old soon
+        return ()
 
 
 def _evictions_of(records: Iterable[AuditRecord]) -> Iterator[PastEviction]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 from typing import Final
 
 from koordebpf.attribution.kubelet_root import KubeletRoot
+from koordebpf.kernel.io.kept_file import KeptFile
 
 log = logging.getLogger("koordebpf")
 
@@ -26,10 +26,10 @@ class KeptRoot:
 
     def __init__(self, kubelet: KubeletRoot, path: Path | None, own_pod_uid: str | None) -> None:
         self._kubelet = kubelet
-        self._path = path
+        self._file = KeptFile(path, "the next agent learns it again")
         self._has_looked = kubelet.is_given
         kubelet.own_pod_uid = own_pod_uid
-        kubelet.expected = _read(path)
+        kubelet.expected = _read(self._file)
 
     def look(self) -> None:
         """Log the root once it is known, and keep it."""
@@ -41,18 +41,13 @@ class KeptRoot:
         log.info("the kubelet's cgroup root is %s: this node's pods are below %s", root, there)
         if (before := self._kubelet.expected) not in (None, root):
             log.warning("it was %s for the agent before; no pod of this node is there now", before)
-        if self._path is None or before == root:
-            return
-        part = self._path.with_suffix(".part")
-        try:
-            part.write_text(root)
-            part.replace(self._path)
-        except OSError as error:
-            log.warning("%s: %s: the next agent learns it again", self._path, error.strerror)
+        if before != root:
+            self._file.replace(root.encode())
 
 
-def _read(path: Path | None) -> str | None:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if path is not None and len(text := path.read_text()) < _MOST:
-            return text or None
-    return None
+def _read(file: KeptFile) -> str | None:
+    try:
+        root = (file.read() or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return root if 0 < len(root) < _MOST else None

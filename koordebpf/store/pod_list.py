@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.act.writer.journal import this_boot
+from koordebpf.kernel.io.kept_file import KeptFile
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.objects import ClusterState, Node, Pod
 from koordebpf.kube.sources.base import Source
@@ -60,15 +60,15 @@ class KeptList:
     def __init__(self, path: Path, node_name: str, max_age_ns: int) -> None:
         self.state: ClusterState | None = None
         self.cgroups: Mapping[str, int] = {}
-        self._path = path
+        without = "an agent that starts while the API server is away will know no pods"
+        self._file = KeptFile(path, without, _FILE_BYTES)
         self._node_name = node_name
         self._noted: tuple[ClusterState, Mapping[str, int | None]] | None = None
         self._is_over = threading.Event()
-        self._has_failed = False
         self._supervisor = Supervisor("kept-list")
         self._thread = self._supervisor.thread(self._write_on)
         self._thread.start()
-        if (kept := _read(path, node_name)) is not None:
+        if (kept := _read(self._file, node_name)) is not None:
             self._take(kept, max_age_ns)
 
     def _take(self, kept: _Kept, max_age_ns: int) -> None:
@@ -122,27 +122,15 @@ class KeptList:
             nodeslo=state.nodeslo if state.nodeslo is not None else _NO_SLO,
             slo_controller_config=state.slo_controller_config,
         )
-        part = self._path.with_suffix(".part")
-        try:
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.encode(kept))
-            part.replace(self._path)
-        except OSError as error:
-            if not self._has_failed:
-                log.warning(
-                    "%s: %s: an agent that starts while the API server is away will know no pods",
-                    *(self._path, error.strerror),
-                )
-            self._has_failed = True
+        self._file.replace(msgspec.json.encode(kept))
 
 
-def _read(path: Path, node_name: str) -> _Kept | None:
-    # What cannot be read is of another version, and minutes old soon.
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with os.fdopen(fd, "rb") as file:
-            kept = msgspec.json.decode(file.read(_FILE_BYTES), type=_Kept)
+def _read(file: KeptFile, node_name: str) -> _Kept | None:
+    if (raw := file.read()) is None:
+        return None
+    # What cannot be decoded is of another version, and minutes old soon.
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        kept = msgspec.json.decode(raw, type=_Kept)
         if (kept.schema, kept.boot_id, kept.node_name) == (_SCHEMA, this_boot(), node_name):
             return kept
     return None

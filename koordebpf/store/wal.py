@@ -11,6 +11,7 @@ tmpfs; where there is no room it fails at once, and the eviction continues.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,9 @@ import msgspec
 from msgspec import structs
 
 from koordebpf.act.evict.unfinished_kill import UnfinishedKill
+from koordebpf.errors import ConfigError
+from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.regular_file import open_regular, read_regular_file
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.v1 import types as v1
@@ -69,9 +73,9 @@ class InFlight:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._bytes = os.fstat(self._fd).st_size
-        raw = os.pread(self._fd, self._bytes, 0)
+        self._fd, self._bytes = -1, 0
+        self._lack = Lack(path, "a kill of the agent in the middle of an eviction would leave no record")
+        raw = self._opened()
         left = read_left(raw)
         self.left, self.kills = left.records, left.kills
         self.dropped = 0
@@ -79,6 +83,16 @@ class InFlight:
         if raw and not raw.endswith(b"\n") and not self._write(b"\n"):
             self._bytes = raw.rfind(b"\n") + 1
             os.ftruncate(self._fd, self._bytes)
+
+    # What it holds; where it cannot be opened, which is tried again with each line, nothing.
+    def _opened(self) -> bytes:
+        try:
+            self._fd = open_regular(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            self._bytes = os.fstat(self._fd).st_size
+            return os.pread(self._fd, min(self._bytes, _MAX_BYTES), 0)
+        except (ConfigError, OSError) as error:
+            self._lack.say(error)
+            return b""
 
     def begin(self, record: AuditRecord) -> bool:
         """Note a decision before it is carried out; tell whether it stands in the file."""
@@ -122,10 +136,13 @@ class InFlight:
 
     def close(self) -> None:
         """Remove the file."""
+        if self._fd < 0:
+            return  # what is there is another's
         try:
             self._path.unlink(missing_ok=True)
         finally:
             os.close(self._fd)
+            self._fd = -1
 
     def _append(self, line: _Intent | _Progress | _Kill) -> bool:
         is_noted = self._write(msgspec.json.encode(line, enc_hook=str) + b"\n")
@@ -135,15 +152,34 @@ class InFlight:
     def _write(self, raw: bytes) -> bool:
         if self._bytes + len(raw) > _MAX_BYTES:
             return False
+        if self._fd < 0:
+            self._opened()
+        if self._fd < 0:
+            return False
         try:
             written = os.write(self._fd, raw)
-        except OSError:
+        except OSError as error:
+            self._lack.say(error)
             return False
         self._bytes += written
         if written != len(raw):  # the tmpfs is full: half a line would spoil the next one
             os.ftruncate(self._fd, self._bytes - written)
             self._bytes -= written
-        return written == len(raw)
+            self._lack.say(os.strerror(errno.ENOSPC))
+            return False
+        self._lack.say(None)
+        return True
+
+
+def read_in_flight(path: Path) -> Left:
+    """Return what the file of an agent that has ended holds; one that is not there holds nothing.
+
+    Raises:  ConfigError, OSError: it cannot be read.
+    """
+    try:
+        return read_left(read_regular_file(path, 2 * _MAX_BYTES))
+    except FileNotFoundError:
+        return Left()
 
 
 def read_left(raw: bytes) -> Left:

@@ -29,6 +29,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.store.audit import open_audit
 from koordebpf.store.frames import open_frames
+from koordebpf.store.outputs.output_file import READER_S, OutputFile
 from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.recording import Recorder, own_header
@@ -464,3 +465,10 @@ def in_thread(read: Callable[[], bytes]) -> Callable[[], bytes]:
         return found[0]
 
     return answer
+
+
+def test_a_fifo_that_no_process_reads_is_not_waited_for_without_end(folder: Path) -> None:
+    os.mkfifo(folder / "out")
+    with pytest.raises(ConfigError, match="it is a FIFO without a reader for 0 s"):
+        OutputFile("--output", folder / "out", reader_s=0.05)
+    assert 0 < READER_S <= 10  # of `report -o`, and of each recording

@@ -25,6 +25,8 @@ _OWN = {
     "act/hooks/task_record.py",
     "act/notify/folders.py",  # notices, in directories of pods
     "act/writer/journal.py",
+    "kernel/io/regular_file.py",  # for those that are named here
+    "kernel/io/kept_file.py",
     "store/budget.py",
     "store/cgroup_root.py",
     "store/checkpoints/folder.py",
@@ -43,6 +45,7 @@ _DEMO = {"demo/node.py", "demo/workers.py"}  # a node of its own, which is remov
 
 _FLAGS = {"O_WRONLY", "O_RDWR"}
 _METHODS = {"write_text", "write_bytes"}
+_CALLS = {"KeptFile", "open_part", "replace_file"}
 
 
 def opens_to_write(path: Path) -> bool:
@@ -51,8 +54,15 @@ def opens_to_write(path: Path) -> bool:
         or (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
-            and node.func.id == "open"
-            and any(isinstance(each, ast.Constant) and set("wax+") & set(str(each.value)) for each in node.args[1:])
+            and (
+                node.func.id in _CALLS
+                or (
+                    node.func.id == "open"
+                    and any(
+                        isinstance(each, ast.Constant) and set("wax+") & set(str(each.value)) for each in node.args[1:]
+                    )
+                )
+            )
         )
         for node in ast.walk(tree(path))
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import this_boot
+from koordebpf.kernel.io.kept_file import KeptFile
 from koordebpf.policy.hooks.writes import TaskSetting
 
 E = TypeVar("E")
@@ -30,40 +31,31 @@ class TaskRecord(Generic[E]):
     """
 
     def __init__(self, path: Path | None, kind: type[dict[str, E]]) -> None:
-        self._path = path
+        self._file = KeptFile(path, "of tasks nothing is set, since nothing could put it back")
         self._kind = kind
         self._boot_id = this_boot()
 
     @property
     def is_dry_run(self) -> bool:
         """Nothing is kept, and nothing may be set."""
-        return self._path is None
+        return not self._file.is_kept
 
     def read(self) -> dict[str, E]:
         """Return what is kept; nothing where there is no file, or one of another boot or form."""
-        if self._path is None:
+        if (raw := self._file.read()) is None:
             return {}
-        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            kept = msgspec.json.decode(raw, type=_Kept)
             if kept.boot_id == self._boot_id:
                 return msgspec.json.decode(kept.containers, type=self._kind)
         return {}
 
     def save(self, containers: Mapping[str, E]) -> bool:
         """Put this in place of what was kept, with nothing remove the file; return whether that was possible."""
-        if self._path is None:
-            return False
-        part = self._path.with_suffix(".part")
-        try:
-            if containers:
-                kept = _Kept(self._boot_id, msgspec.Raw(msgspec.json.encode(containers)))
-                part.write_bytes(msgspec.json.encode(kept))
-                part.rename(self._path)
-            else:
-                self._path.unlink(missing_ok=True)
-        except OSError:
-            return False
-        return True
+        if not containers:
+            return self._file.remove()
+        kept = _Kept(self._boot_id, msgspec.Raw(msgspec.json.encode(containers)))
+        return self._file.replace(msgspec.json.encode(kept))
 
 
 class TaskReports:

@@ -10,6 +10,7 @@ next boot has other cgroups. On a tmpfs, as /run is, it waits for no disk.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -20,10 +21,13 @@ from typing import Literal
 import msgspec
 
 from koordebpf.act.writer.places import Original
-from koordebpf.errors import ActuationError
+from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.lacking import Lack, reason_of
+from koordebpf.kernel.io.regular_file import open_part, open_regular, read_regular_file
 from koordebpf.policy.reconcile.values import FileKey, is_below_mount
+from koordebpf.units import MIB
 
 # A tmpfs: it lives as long as the cgroups and sysctls do whose values it holds.
 JOURNAL_PATH = Path("/run/koordebpf/machine/writes.journal")
@@ -33,6 +37,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SCHEMA: Literal["koordebpf.journal/v1"] = "koordebpf.journal/v1"
 _BEGIN = f'{{"schema":"{_SCHEMA}"'.encode()  # of a header, whole or torn
 _MAX_FILES = 20_000  # Why: 500 pods of 3 containers with 8 files each are 16,000
+_MOST_BYTES = 256 * MIB  # Why: no file of a run directory, a tmpfs, is that long
 _SPARE_LINES = 1000  # superseded lines that are kept before the file is rewritten
 
 
@@ -56,9 +61,9 @@ def read_journal(path: Path) -> tuple[dict[FileKey, Original], int]:
     Raises:  ActuationError: the file cannot be read, or is no journal.
     """
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ActuationError(f"{path}: {error.strerror}") from error
+        data = read_regular_file(path, _MOST_BYTES)
+    except (ConfigError, OSError) as error:
+        raise ActuationError(f"{path}: {reason_of(error)}") from error
     parsed = _parse(path, data, this_boot())
     return parsed.originals, len(parsed.lost)
 
@@ -72,28 +77,52 @@ class Journal(Closing):
     """The journal of one writer, locked against a second one.
 
     `lost_lines` could not be read when it was opened, as of a later version that writes other files. They are kept.
+
+    Args:
+        path: of the file.
+        boot_id: of this boot.
+        may_lack: one that cannot be opened is no error: `record` opens it, and fails until it can.
+    Raises:  ActuationError: it cannot be opened, and `may_lack` is false.
     """
 
-    def __init__(self, path: Path, boot_id: str | None = None) -> None:
+    def __init__(self, path: Path, boot_id: str | None = None, *, may_lack: bool = False) -> None:
         self.path = path
         self._boot_id = boot_id or this_boot()
+        self._fd = -1
+        self._originals: dict[FileKey, Original] = {}
+        self._lost: list[bytes] = []
+        self._lines = 0
+        self._is_lacking = False
+        self._lack = Lack(path, "no cgroup file is written, since none could be restored")
+        try:
+            self._open()
+        except ActuationError as error:
+            if not may_lack:
+                raise
+            self._is_lacking = True
+            self._lack.say(_why(error, path))
+
+    def _open(self) -> None:
+        path = self.path
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._fd = _open_locked(path)
-        except BlockingIOError as error:
-            raise ActuationError(f"{path}: an agent is using it. Stop the agent first") from error
-        except OSError as error:
-            raise ActuationError(f"{path}: {error.strerror}") from error
-        try:
-            data = path.read_bytes()
+            data = read_regular_file(path, _MOST_BYTES)
             parsed = _parse(path, data, self._boot_id)
             self._originals, self._lost, self._lines = parsed.originals, parsed.lost, parsed.lines
             if parsed.good_bytes == 0:
                 self._rewrite()
             elif parsed.good_bytes < len(data):
                 os.ftruncate(self._fd, parsed.good_bytes)  # a torn line: what it speaks of was never written
-        except BaseException:
-            os.close(self._fd)
+        except BaseException as error:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            self._originals, self._lost, self._lines = {}, [], 0
+            if isinstance(error, BlockingIOError):
+                raise ActuationError(f"{path}: an agent is using it. Stop the agent first") from error
+            if isinstance(error, ConfigError | OSError):
+                raise ActuationError(f"{path}: {reason_of(error)}") from error
             raise
 
     @property
@@ -114,10 +143,22 @@ class Journal(Closing):
         """
         if not originals:
             return
+        if self._is_lacking:
+            self._have()
         if len(self._originals) + len(originals) > _MAX_FILES:
             raise OSError(errno.ENOSPC, f"{self.path}: {_MAX_FILES} files are on record, which is the most")
         self._append(originals)
         self._originals.update(originals)
+
+    def _have(self) -> None:
+        try:
+            self._open()
+        except ActuationError as error:
+            why = _why(error, self.path)
+            self._lack.say(why)
+            raise OSError(errno.EIO, why) from error
+        self._is_lacking = False
+        self._lack.say(None)
 
     def forget(self, keys: Iterable[FileKey]) -> None:
         """Drop these files from the journal: restored, gone, or owned by another process.
@@ -162,7 +203,7 @@ class Journal(Closing):
     # The new file is complete before it takes the old one's name.
     def _rewrite(self) -> None:
         new = self.path.with_name(f"{self.path.name}.new")
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = open_part(new, os.O_RDWR | os.O_APPEND)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             header = msgspec.json.encode(_Header(_SCHEMA, self._boot_id)) + b"\n"
@@ -171,6 +212,8 @@ class Journal(Closing):
             new.replace(self.path)
         except BaseException:
             os.close(fd)
+            with contextlib.suppress(OSError):
+                new.unlink()  # half of it would take the room that others need
             raise
         os.close(self._fd)
         self._fd = fd
@@ -207,7 +250,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _open_locked(path: Path) -> int:
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Another process may have put a new file in its place, or removed it, before it gave the lock back.
@@ -217,6 +260,10 @@ def _open_locked(path: Path) -> int:
             os.close(fd)
             raise
         os.close(fd)
+
+
+def _why(error: ActuationError, path: Path) -> str:
+    return str(error).removeprefix(f"{path}: ")
 
 
 class _Parsed(msgspec.Struct):

@@ -17,16 +17,19 @@ from koordebpf.act.writer.journal import JOURNAL_PATH
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.agent.lifecycle.node_lock import is_awaited, is_held
-from koordebpf.errors import KoordebpfError
+from koordebpf.errors import ConfigError, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.store.wal import IN_FLIGHT_PATH
+from koordebpf.units import MIB
 
 log = logging.getLogger(__name__)
 
 KEPT = "suppression.json"  # the successor removes it when it continues from it
 
 _LOOK_EVERY_S = 0.5
+_MOST_BYTES = 4 * MIB
 _STDERR = 2
 _OF_A_POD = "KUBERNETES_SERVICE_HOST"
 
@@ -127,6 +130,6 @@ def forget_kept(folder: Path) -> None:
 
 def _kept(folder: Path) -> bytes | None:
     try:
-        return (folder / KEPT).read_bytes()
-    except OSError:
+        return read_regular_file(folder / KEPT, _MOST_BYTES)
+    except (ConfigError, OSError):
         return None

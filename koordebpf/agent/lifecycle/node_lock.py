@@ -15,12 +15,12 @@ from pathlib import Path
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.regular_file import make_folder, open_regular
 from koordebpf.kernel.io.worker import Supervisor
 
 _LOCK = "lock"
 _NEXT_LOCK = "next.lock"
 _LOOK_EVERY_S = 0.05  # Why: meanwhile no agent acts, and 20 looks a second are 0.1 % of a core
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def folder_of(run_dir: Path, scope: NodeScope) -> Path:
@@ -118,9 +118,9 @@ class _Lock:
 
     def _taken(self) -> int:
         while True:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder)
             try:
-                fd = os.open(self._path, _OPEN, 0o600)
+                fd = open_regular(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:  # its holder removed the folder just now
                 continue
             try:

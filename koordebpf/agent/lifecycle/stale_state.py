@@ -13,8 +13,8 @@ from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, read_
 from koordebpf.act.writer.owners import LADDER, SUPPRESS, has_owner
 from koordebpf.act.writer.places import Original
 from koordebpf.agent.lifecycle.node_lock import is_held
-from koordebpf.errors import ActuationError
-from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
+from koordebpf.errors import ActuationError, ConfigError
+from koordebpf.store.wal import IN_FLIGHT_PATH, read_in_flight
 
 
 def left_behind(folder: Path) -> tuple[str, ...]:
@@ -28,8 +28,8 @@ def left_behind(folder: Path) -> tuple[str, ...]:
         written = _written(journal)
         climbed = sum(has_owner(each, LADDER) for each in written) + len(_written(old))
         held = sum(has_owner(each, SUPPRESS) for each in written)
-        kills = read_left(in_flight.read_bytes()).kills if in_flight.exists() else ()
-    except (ActuationError, OSError) as error:
+        kills = read_in_flight(in_flight).kills
+    except (ActuationError, ConfigError, OSError) as error:
         return (f"what an agent before this one may have left in force cannot be read: {error}",)
     if is_held(folder):
         return ()

@@ -15,7 +15,6 @@ from koordebpf.agent.lifecycle.handover import is_kept, settle
 from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, folder_of
 from koordebpf.agent.lifecycle.stale_state import left_behind
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import ConfigError
 from koordebpf.kernel.host.filesystem import filesystem_of
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.report.sentences import outcome_sentence
@@ -103,11 +102,7 @@ def _acting(sole: NodeLock, config: AgentConfig, stack: contextlib.ExitStack) ->
     if (kind := filesystem_of(sole.folder)) not in _IN_MEMORY:
         log.warning("--run-dir %s is on %s: a slow disk delays evictions. Name a folder on a tmpfs", sole.folder, kind)
     stack.callback(settle, sole.folder, waits=config.suppress.at_exit == "keep")
-    path = sole.folder / IN_FLIGHT_PATH.name
-    try:
-        in_flight = InFlight(path)
-    except OSError as error:
-        raise ConfigError("--run-dir", str(path), f"must be a file that can be written: {error.strerror}") from error
+    in_flight = InFlight(sole.folder / IN_FLIGHT_PATH.name)
     for outcome in in_flight.finish(finish_kill):
         log.warning("%s", outcome_sentence(outcome))
     return Acting(sole.folder, in_flight)

@@ -16,7 +16,9 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.io.lacking import Lack
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategies import STRATEGIES
 from koordebpf.units import NS_PER_MS
@@ -48,15 +50,16 @@ def open_node_writer(
         loop: is woken when systemd has reset a slice.
         stack: closes the journal.
         continued: names of strategies that will say what they want of the same files.
-    Raises:  SupportError: there is no cgroup hierarchy. ActuationError: another process has the journal, or it is none.
+    Without a journal it writes nothing, until there is one.
+
+    Raises:  SupportError: there is no cgroup hierarchy.
     """
     places = Places(find_controllers())
     if folder is None:
         return CgroupWriter(places, None, settings, audit=tell, precedence=PRECEDENCE)
     now_ns = time.monotonic_ns()
-    for change in restore_journal(folder / OLD_LADDER_JOURNAL, places, now_ns).changes:
-        tell(change)
-    journal = stack.enter_context(Journal(folder / JOURNAL_PATH.name))
+    _restore_ladder(folder / OLD_LADDER_JOURNAL, places, now_ns, tell, stack)
+    journal = stack.enter_context(Journal(folder / JOURNAL_PATH.name, may_lack=True))
     writer = CgroupWriter(places, journal, settings, enforce=True, audit=tell, precedence=PRECEDENCE)
     writer.overwritten = _watch_resets(loop, stack)
     owners = {owner for original in journal.originals.values() for owner in original.owners}
@@ -66,6 +69,20 @@ def open_node_writer(
     except OSError as error:
         log.warning("%s: %s: what was written is restored, and would be once more", journal.path, error.strerror)
     return writer
+
+
+def _restore_ladder(
+    path: Path, places: Places, now_ns: int, tell: Callable[[FileChange], None], stack: contextlib.ExitStack
+) -> None:
+    lack = Lack(path, "what an old agent's ladder wrote stays as it is")
+    stack.callback(lack.end)  # it is shown for as long as the agent runs
+    try:
+        changes = restore_journal(path, places, now_ns).changes
+    except (ActuationError, OSError) as error:
+        lack.say(str(error).removeprefix(f"{path}: "))
+        return
+    for change in changes:
+        tell(change)
 
 
 def _watch_resets(loop: Loop, stack: contextlib.ExitStack) -> Overwritten | None:

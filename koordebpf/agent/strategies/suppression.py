@@ -19,6 +19,7 @@ from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
+from koordebpf.kernel.io.kept_file import KeptFile
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.suppress.amount import BeAmount
 from koordebpf.policy.suppress.kept import KeptSuppression, adopted
@@ -60,7 +61,7 @@ class Suppression:
         self._settings = settings
         self._index = watch.index
         self._seen: tuple[int | None, frozenset[int]] = (None, frozenset())  # version; cgroups of Guaranteed pods
-        self._kept = folder / KEPT if folder else None
+        self._kept = KeptFile(folder / KEPT if folder else None, "a successor begins from nothing")
         self._kubelet = KubeletCpus()
         self._collector = CpuCollector(
             find_controllers(),
@@ -147,8 +148,9 @@ class Suppression:
         """Leave the files to an agent that stands by; else as configured: restored, or left to a successor."""
         try:
             waits = self._settings.at_exit == "keep" and can_wait()
-            if self._kept and (waits or is_awaited(self._kept.parent)):
-                self._keep(self._kept, waits=waits)
+            path = self._kept.path
+            if path is not None and (waits or is_awaited(path.parent)):
+                self._keep(path, waits=waits)
             else:
                 self._restore()
         except (KoordebpfError, OSError) as error:
@@ -177,7 +179,9 @@ class Suppression:
         tell_left(left)
 
     def _keep(self, path: Path, *, waits: bool) -> None:
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self._last, left_s=time.time())))
+        if not self._kept.replace(msgspec.json.encode(msgspec.structs.replace(self._last, left_s=time.time()))):
+            self._restore()
+            return
         if not waits:
             log.info("what suppression wrote is kept for the agent that stands by")
         elif self._writer.is_journalled:
@@ -185,13 +189,11 @@ class Suppression:
             log.info("what suppression wrote is kept for a successor; process %d waits %g s for one", pid, keep_s)
 
 
-def _read(path: Path | None) -> KeptSuppression | None:
-    # What cannot be read is as nothing: the first decision then rewrites everything.
-    if path is None:
-        return None
+# What cannot be read is as nothing: the first decision then rewrites everything.
+def _read(file: KeptFile) -> KeptSuppression | None:
     kept = None
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        kept = msgspec.json.decode(path.read_bytes(), type=KeptSuppression)
-    with contextlib.suppress(OSError):
-        path.unlink()
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if (raw := file.read()) is not None:
+            kept = msgspec.json.decode(raw, type=KeptSuppression)
+    file.remove()
     return kept

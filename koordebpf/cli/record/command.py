@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from koordebpf.cli.echo import echo
-from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options
+from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options, read_input
 
 _FILE = FilePath()
 
@@ -50,6 +50,6 @@ def record(
     from koordebpf.tools.recorder.record import record_rounds
 
     set_up_logging(json=log_format == "json")
-    in_file = read_config(str(config_file), config_file.read_bytes()) if config_file else {}
+    in_file = read_config(str(config_file), read_input(str(config_file))) if config_file else {}
     given = {name: value for name, value in options.items() if value not in (None, ())}
     echo(record_rounds(output, in_file, given, seconds, redact=redact), err=True)

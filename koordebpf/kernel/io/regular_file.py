@@ -1,25 +1,104 @@
-"""Reads a small file from a folder that others may write to."""
+"""Reads and replaces small files in folders where something else may stand: a pipe, a link, what another user made."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import select
 import stat
 from pathlib import Path
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import NOT_GIVEN, ConfigError
+
+_REGULAR = "must be a regular file"
+_PART = ".part"
 
 
-def read_regular_file(path: Path, most_bytes: int) -> bytes:
-    """Return what a regular file holds.
+def open_regular(path: Path, flags: int, *, follows: bool = False) -> int:
+    """Open a regular file, which is made if `flags` have O_CREAT; return its descriptor.
+
+    It waits for no other end of a pipe, and `follows` no link in the last place.
+
+    Raises:  ConfigError: it is no regular file. OSError: it cannot be opened.
+    """
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follows else os.O_NOFOLLOW)
+    try:
+        fd = os.open(path, flags, 0o600)
+    except OSError as error:
+        # A link, a socket, a pipe that no process reads, a folder that is to be written.
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise ConfigError(str(path), NOT_GIVEN, _REGULAR) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigError(str(path), NOT_GIVEN, _REGULAR)
+    return fd
+
+
+def read_regular_file(path: Path, most_bytes: int, *, follows: bool = False) -> bytes:
+    """Return what a regular file holds; `follows` a link.
 
     Raises:  ConfigError: it is no regular file, or longer than `most_bytes`. OSError: it cannot be read.
     """
-    # A pipe would be waited for, and a link may lead anywhere.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ConfigError(str(path), "", "must be a regular file")
+    with os.fdopen(open_regular(path, os.O_RDONLY, follows=follows), "rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ConfigError(str(path), f"{len(content)} bytes or more", f"must be {most_bytes} bytes or less")
     return content
+
+
+def read_given_file(path: Path, most_bytes: int, wait_s: float = 5.0) -> bytes:
+    """Return what a file holds that a person named: links are followed, and a pipe is read that a process writes to.
+
+    Raises:  ConfigError: nothing comes out of a pipe for `wait_s`, or it is longer than `most_bytes`. OSError: it
+             cannot be read.
+    """
+    content = bytearray()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb", buffering=0) as file:
+        is_pipe = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
+        while len(content) <= most_bytes:
+            if is_pipe and not select.select([file], [], [], wait_s)[0]:
+                raise ConfigError(str(path), NOT_GIVEN, f"nothing has come out of this pipe for {wait_s:g} s")
+            if not (part := file.read(most_bytes + 1 - len(content))):
+                return bytes(content)
+            content += part
+    raise ConfigError(str(path), NOT_GIVEN, f"must be {most_bytes} bytes or less")
+
+
+def make_folder(path: Path, mode: int = 0o700) -> None:
+    """Make a folder, and those above it, where it is missing.
+
+    Raises:  OSError: it cannot be made, or something else is there.
+    """
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder") from error
+
+
+def open_part(path: Path, flags: int = os.O_WRONLY) -> int:
+    """Make the file that is renamed once it is complete; what stands in its place, a link or a pipe, is removed.
+
+    Raises:  OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file that holds this in place of what is there: it is whole, or as it was. Nothing is synced.
+
+    Raises:  OSError: it is as it was.
+    """
+    part = path.with_suffix(_PART)
+    fd = open_part(part)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()  # half of it would take the room that others need
+        raise

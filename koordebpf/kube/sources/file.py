@@ -16,14 +16,17 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import NOT_GIVEN, ConfigError, unreadable
+from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.kube.sources.manifest import Manifests, parse_manifests
-from koordebpf.units import NS_PER_MS
+from koordebpf.units import MIB, NS_PER_MS
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 # File times move with the kernel's tick (4 ms at HZ=250): a second write of the same size within one leaves the stat as
 # it was. So what was read is read once more, this much later.
 _SETTLE_NS: Final = 100 * NS_PER_MS
+
+_MOST_BYTES: Final = 256 * MIB  # Why: 500 pods of 1.5 MB, what etcd takes, are three times that, and no node's
 
 _Marks = dict[Path, tuple[int, int, int]]
 
@@ -109,7 +112,7 @@ class FileSource:
         return marks
 
     def _read(self) -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in self._marks}
+        return {str(path): read_regular_file(path, _MOST_BYTES, follows=True) for path in self._marks}
 
     def _take(self, texts: dict[str, bytes], now_ns: int) -> None:
         self._settle_ns = now_ns + _SETTLE_NS

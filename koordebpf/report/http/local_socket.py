@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from koordebpf.errors import ConfigError
+from koordebpf.kernel.io.regular_file import make_folder
 
 ACTING_NAME: Final = "acting.sock"
 _WATCHING: Final = "watching-*.sock"
@@ -145,7 +146,7 @@ def _remove_dead(folder: Path) -> None:
 # A user who made the folder before us could read along, or put another socket in place of ours.
 def _bound(sock: socket.socket, folder: Path, name: str) -> int:
     for is_last in (*[False] * _TRIES, True):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         fd = -1
         try:
             fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

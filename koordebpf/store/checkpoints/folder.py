@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import ConfigError, os_reason
-from koordebpf.kernel.io.regular_file import read_regular_file
+from koordebpf.kernel.io.regular_file import make_folder, open_part, read_regular_file
 from koordebpf.state.prediction.checkpoint import ModelCheckpoint, decode_checkpoint
 
 _PART: Final = ".tmp"  # koordlet's name of a file that is not complete; both remove such files
@@ -49,9 +49,9 @@ class CheckpointFolder:
         """
         if not is_file_name(uid):
             return
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self._path)
         part = self._path / (uid + _PART)
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = open_part(part)
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(content)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from koordebpf.errors import os_reason
+from koordebpf.kernel.io.lacking import Lack
 from koordebpf.kernel.io.worker import Worker
 from koordebpf.store.checkpoints.folder import CheckpointFolder, Found, newest, read_checkpoints
-
-log = logging.getLogger("koordebpf")
 
 
 class CheckpointKeeper:
@@ -24,7 +22,7 @@ class CheckpointKeeper:
     """
 
     def __init__(self, folder: Path, koordlet: Path | None, *, writes: bool) -> None:
-        self.problem: str | None = None  # why the last write failed; read by other threads
+        self._lack = Lack(folder, "models of prediction are not kept")
         self.found: Found | None = None  # once `restore` is done
         self.writes = writes
         self._path = folder
@@ -32,6 +30,11 @@ class CheckpointKeeper:
         self._koordlet = koordlet
         self._asked = self._done = 0
         self._worker: Worker[Callable[[], None]] = Worker("checkpoints", self._do)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last write failed; read by other threads."""
+        return self._lack.problem
 
     @property
     def is_busy(self) -> bool:
@@ -78,10 +81,8 @@ class CheckpointKeeper:
             try:
                 self._folder.save(uid, content)
             except OSError as error:
-                problem = f"{self._path}: {os_reason(error)}"
+                problem = os_reason(error)
                 break  # a disk that is full or gone takes no other file either
         if saved:
             self._folder.sync()
-        if problem is not None and problem != self.problem:
-            log.warning("models of prediction are not kept: %s", problem)
-        self.problem = problem
+        self._lack.say(problem)

@@ -31,6 +31,7 @@ from koordebpf.store.outputs.descriptors import STDOUT, descriptor_name, duplica
 _RULE = "must be a file that can be written"
 _LINK = "a link must lead to a regular file"
 _OPEN = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY
+READER_S = 10.0  # Why: a person who starts the reader after it
 _NO_READER_S = 0.01  # between looks for one
 _MODE = 0o600  # Why: names of pods are in it, and those are for the one who asked
 
@@ -44,12 +45,12 @@ class OutputFile(Closing):
     Args:
         option: that names it, for errors.
         path: `-` for standard output.
-        reader_s: how long to wait for the reader of a FIFO or socket; None: for ever.
+        reader_s: how long to wait for the reader of a FIFO or socket.
 
     Raises:  ConfigError: it cannot be written; what is there stays as it is.
     """
 
-    def __init__(self, option: str, path: Path, *, reader_s: float | None = None) -> None:
+    def __init__(self, option: str, path: Path, *, reader_s: float = READER_S) -> None:
         self.name = "standard output" if path == STDOUT else str(path)
         self._place: tuple[Path, Path] | None = None  # the new file and its place, until it is there
         self._option, self._path, self._reader_s = option, path, reader_s

@@ -18,6 +18,7 @@ log = logging.getLogger("koordebpf")
 
 _OPEN_S = 1.0  # Why: a disk that answers does so within milliseconds
 _MODE = 0o640
+_OF_THE_DISK = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)  # and not of the path that was given
 _OPENER = Supervisor("file-opener")
 
 
@@ -87,6 +88,9 @@ def _is_torn(path: Path) -> bool:
 def check_file(option: str, path: Path, kept: int = 0) -> None:
     """Try a file out that keeps so many before it, by a thread: open(2) on a hung disk does not return.
 
+    A disk that takes nothing now may do so later: lines wait in memory then, as for one that fails while the agent
+    runs.
+
     Raises:  ConfigError: it cannot be written, or not be rotated; names the option.
     """
     answers: SimpleQueue[OSError | None] = SimpleQueue()
@@ -96,7 +100,9 @@ def check_file(option: str, path: Path, kept: int = 0) -> None:
     except Empty:
         log.warning("%s %s does not answer: its lines wait in memory", option, path)
         return
-    if error is not None:
+    if error is not None and error.errno in _OF_THE_DISK:
+        log.warning("%s %s: %s: its lines wait in memory", option, path, error.strerror)
+    elif error is not None:
         raise ConfigError(option, str(path), f"must be a file that can be written: {error.strerror}")
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from koordebpf import __version__
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.regular_file import make_folder, open_regular
 from koordebpf.store.recorder.rounds import EncodedRound
 from koordebpf.store.recorder.shard_file import INDEX_SUFFIX, SUFFIX, ShardFile, index_of, size_on_disk
 from koordebpf.store.recorder.values import Pace, RecordedEvent, RecordingHeader
@@ -58,13 +59,13 @@ class Run(msgspec.Struct, frozen=True):
 class RingFolder(Closing):
     """The folder of one node, which one agent at a time writes to. Files that have no shard's name are left alone.
 
-    Raises:  OSError: it cannot be made. BlockingIOError: another process writes to it.
+    Raises:  OSError, ConfigError: it cannot be made. BlockingIOError: another process writes to it.
     """
 
     def __init__(self, path: Path, run: Run, max_bytes: int) -> None:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path)
         self.path = path
-        self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._lock = open_regular(path / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -14,7 +14,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.store.outputs.output_file import OutputFile
+from koordebpf.errors import ConfigError
+from koordebpf.kernel.io.lacking import Lack, reason_of
+from koordebpf.store.outputs.output_file import READER_S, OutputFile
 from koordebpf.store.recorder.ring import RULES, RingFolder, Run
 from koordebpf.store.recorder.rounds import EncodedRound
 from koordebpf.store.recorder.selection import Selection
@@ -49,6 +51,9 @@ class RingStore:
         self._folder: RingFolder | None = None
         self._retry_s = 0.0
         self._problem = OSError(errno.ENOENT, "no folder for rounds")
+        after = [f"rounds are recorded in memory alone, in {each.folder}" for each in places[1:]]
+        without = [*after, "rounds are not recorded"]
+        self._lacks = [Lack(each.folder, why) for each, why in zip(places, without, strict=True)]
         self._selection = Selection()
         self._events: dict[Pace, list[RecordedEvent]] = {pace: [] for pace in RULES}
 
@@ -109,11 +114,11 @@ class RingStore:
             except BlockingIOError:
                 self._problem = OSError(errno.EBUSY, _BUSY)
                 break
-            except OSError as error:
-                self._problem = OSError(error.errno, f"{place.folder}: {error.strerror}")
+            except (ConfigError, OSError) as error:
+                self._problem = OSError(errno.EIO, f"{place.folder}: {reason_of(error)}")
+                self._lacks[number].say(error)
                 continue
-            if number:
-                log.warning("rounds are recorded in memory alone, in %s: %s", place.folder, self._problem.strerror)
+            self._lacks[number].say(None)
             return self._folder
         raise self._problem
 
@@ -134,7 +139,7 @@ class FileStore:
         *,
         redacted: bool = False,
         option: str = "recording",
-        reader_s: float | None = None,
+        reader_s: float = READER_S,
     ) -> None:
         wall_ns = time.time_ns()
         self._max_bytes = max_bytes

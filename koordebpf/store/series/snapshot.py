@@ -20,7 +20,9 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 
 from koordebpf.act.writer.journal import this_boot
-from koordebpf.errors import DecodeError, os_reason
+from koordebpf.errors import ConfigError, DecodeError
+from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.regular_file import open_part, open_regular
 from koordebpf.state.series.records import SavedRounds, SavedSeries
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
@@ -61,7 +63,7 @@ class SnapshotWriter:
         self._store = store
         self._file: BinaryIO | None = None
         self._keys: list[tuple[str, ...]] = []
-        self._has_failed = False
+        self._lack = Lack(path, "a restarted agent will not know the series")
 
     @property
     def is_writing(self) -> bool:
@@ -72,7 +74,7 @@ class SnapshotWriter:
         """Start with the series that there are now."""
         self.cancel()
         try:
-            fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = open_part(self._part)
             self._file = os.fdopen(fd, "wb", buffering=0)
             _write(self._file, _MAGIC)
         except OSError as error:
@@ -93,6 +95,7 @@ class SnapshotWriter:
                 self._file.close()
                 self._file = None
                 self._part.replace(self._path)
+                self._lack.say(None)
         except OSError as error:
             self._failed(error)
 
@@ -112,16 +115,14 @@ class SnapshotWriter:
 
     def _failed(self, error: OSError) -> None:
         self.cancel()
-        if not self._has_failed:
-            log.warning("%s: %s: a restarted agent will not know the series", self._path, os_reason(error))
-        self._has_failed = True
+        self._lack.say(error)
 
 
 class Snapshot:
     """A snapshot that was found whole; its series are read when they are asked for.
 
-    Raises:  FileNotFoundError, OSError: it cannot be read. DecodeError: it is no snapshot, of another version, cut
-             short or changed.
+    Raises:  FileNotFoundError, OSError, ConfigError: it cannot be read. DecodeError: it is no snapshot, of another
+             version, cut short or changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,7 +141,7 @@ class Snapshot:
             yield from _decoded(payload, list[SavedSeries], self._path)
 
     def _frames(self) -> Iterator[tuple[bytes, bytes]]:
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = open_regular(self._path, os.O_RDONLY)
         with os.fdopen(fd, "rb") as file:
             if (magic := file.read(len(_MAGIC))) != _MAGIC:
                 found = magic.partition(b"\n")[0].decode(errors="replace")
@@ -162,7 +163,7 @@ class Snapshot:
 def read_store(path: Path) -> tuple[SeriesStore, SavedMoment]:
     """Return the series of a snapshot, whatever boot it is of, and when it was complete.
 
-    Raises:  OSError, DecodeError: as `Snapshot`.
+    Raises:  OSError, ConfigError, DecodeError: as `Snapshot`.
     """
     snapshot = Snapshot(path)
     store = SeriesStore(SeriesSettings(keep_ns=_DAY_NS, budget_bytes=_MOST_STORE_BYTES))
@@ -181,7 +182,7 @@ def restore_series(path: Path, store: SeriesStore, now_ns: int) -> None:
         count, problems = store.restore(snapshot.moment.rounds, snapshot.series(), now_ns)
     except FileNotFoundError:
         return
-    except (DecodeError, OSError) as error:
+    except (ConfigError, DecodeError, OSError) as error:
         log.warning("series start empty: %s", error)
         return
     if problems:

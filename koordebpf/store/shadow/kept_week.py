@@ -18,8 +18,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.errors import ConfigError, os_reason
-from koordebpf.kernel.io.regular_file import read_regular_file
+from koordebpf.errors import ConfigError
+from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.regular_file import make_folder, open_part, open_regular, read_regular_file
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.policy.what_if.week import ShadowDay, ShadowWeek
 
@@ -51,8 +52,8 @@ class WeekKeeper:
     """
 
     def __init__(self, path: Path, now: ShadowWeek) -> None:
-        self.problem: str | None = None  # why nothing is kept; read by other threads
         self._path = path
+        self._lack = Lack(path, "what shadow configurations come to is not kept")
         self._empty = now
         self._waiting = now  # not written yet
         self._changed = threading.Condition()
@@ -61,6 +62,11 @@ class WeekKeeper:
         self._supervisor = Supervisor("shadow")
         self._thread = self._supervisor.thread(self._work)
         self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is kept; read by other threads."""
+        return self._lack.problem
 
     def add(self, day: ShadowDay, problems: dict[str, str]) -> None:
         """Add what was counted since the last time."""
@@ -90,9 +96,9 @@ class WeekKeeper:
     def _take(self, waiting: ShadowWeek, *, is_over: bool) -> None:
         try:
             self._write(waiting)
-            self._say(None)
+            self._lack.say(None)
         except (OSError, ConfigError) as error:
-            self._say(os_reason(error) if isinstance(error, OSError) else str(error))
+            self._lack.say(error)
             self._put_back(waiting)
             if not is_over:
                 with self._changed:  # until there is more
@@ -110,7 +116,7 @@ class WeekKeeper:
         for day in waiting.days:
             week = week.with_day(day)
         part = self._path.with_suffix(".part")
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = open_part(part)
         with os.fdopen(fd, "wb") as file:
             file.write(msgspec.json.encode(week.known()))
             file.flush()
@@ -132,21 +138,11 @@ class WeekKeeper:
     def _lock(self) -> None:
         if self._lock_fd is not None:
             return
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(self._path.with_suffix(".lock"), flags, 0o600)
+        make_folder(self._path.parent)
+        fd = open_regular(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(fd)
             raise ConfigError(str(self._path), "locked", "another agent keeps this node's week") from error
         self._lock_fd = fd
-
-    # Once for each change: a disk stays full for hours.
-    def _say(self, problem: str | None) -> None:
-        if problem != self.problem:
-            if problem is None:
-                log.info("what shadow configurations come to is kept again")
-            else:
-                log.warning("what shadow configurations come to is not kept: %s", problem)
-        self.problem = problem

@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, caplog):
     keeper.write({"u": content()})
     assert keeper.close(10)
     assert keeper.found == Found({})
-    assert keeper.problem and str(tmp_path / "file") in keeper.problem and keeper.problem in caplog.text
+    assert keeper.problem and f"{tmp_path / 'file' / 'prediction'}: {keeper.problem}" in caplog.text
 
 
 def test_saved_and_removed_in_the_order_of_the_calls(path):

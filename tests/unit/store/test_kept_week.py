@@ -91,7 +91,7 @@ def test_what_is_no_regular_file_or_too_large_is_not_read(tmp_path):
         read_week(path)
     link = tmp_path / "link.json"
     link.symlink_to(path)
-    with pytest.raises(OSError, match="symbolic"):
+    with pytest.raises(ConfigError, match="regular file"):
         read_week(link)
 
 
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_made_costs_nothing_else(tmp_path, caplog):
         keeper = kept(tmp_path / "file" / "shadow" / "machine.json", day(), day())
     assert keeper.problem is not None
     assert [each.message for each in caplog.records] == [
-        "what shadow configurations come to is not kept: Not a directory"
+        f"{tmp_path}/file/shadow/machine.json: Not a directory: what shadow configurations come to is not kept"
     ]
 
 

@@ -1,0 +1,290 @@
+"""What a start finds: each file and folder that an agent opens, and each thing that may stand there in its place.
+
+An enforcing agent starts with less and says so, and evicts; it writes no cgroup value that no journal has. It ends with
+one sentence where it may not run: without the node's lock, or its configuration. It never ends with a traceback, and
+never waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from koordebpf.act.hooks import COOKIES, SCORES
+from koordebpf.act.resctrl import GROUPS
+from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
+from koordebpf.agent.colocation.series_keeper import SNAPSHOT_NAME
+from koordebpf.agent.lifecycle.handover import KEPT
+from koordebpf.report.http.local_socket import ACTING_NAME
+from koordebpf.store.wal import IN_FLIGHT_PATH
+from tests.contract.apiserver import until
+from tests.host.live_agent import LiveAgent
+from tests.host.rigs.held_node import HeldNode
+from tests.support.loads.workloads import Hog
+from tests.support.patience import patience
+
+FOREIGN = 12_345  # a user that no file of an agent has
+_ROOM = 400 << 10
+
+Fault = Callable[[Path], None]
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/nowhere/precious")
+
+
+def _foreign(path: Path) -> None:
+    path.touch()
+    os.chown(path, FOREIGN, FOREIGN)
+
+
+def _folder(path: Path) -> None:
+    (path / "in it").mkdir(parents=True)
+
+
+def _garbage(path: Path) -> None:
+    path.write_text("{}")
+
+
+FAULTS: dict[str, Fault] = {
+    "fifo": _fifo,
+    "link": _link,
+    "foreign": _foreign,
+    "folder": _folder,
+    "garbage": _garbage,
+}
+JOURNAL = JOURNAL_PATH.name
+# What an agent keeps in its folder, and the faults that keep it from it: what it reads, or writes in place.
+READ = {"fifo", "link", "folder"}
+LESS: dict[str, set[str]] = {
+    IN_FLIGHT_PATH.name: READ,
+    JOURNAL: READ | {"garbage"},
+    OLD_LADDER_JOURNAL: {"fifo", "folder", "garbage"},  # a link that leads nowhere has nothing to restore
+    KEPT: READ,
+    "evictions.json": READ,
+    "cgroup-root": READ,
+    SNAPSHOT_NAME: READ,
+    SCORES: {"fifo", "folder"},  # as the ladder's
+    COOKIES: {"fifo", "folder"},
+    GROUPS: set(),  # it is opened where resctrl is
+    ACTING_NAME: {"folder"},  # else it is put in its place
+    # Made beside those, and renamed: what is in the way is removed, but for a folder.
+    f"{JOURNAL}.new": set(),
+    "evictions.part": {"folder"},
+    "cgroup-root.part": {"folder"},
+    "series.part": {"folder"},
+}
+# The lock, and the folders that it lies in: without them no agent acts.
+NEEDED = {"lock": READ, "": {"fifo", "link"}}
+# Of an agent that keeps a list of pods, measures resctrl, predicts, or stands by.
+_OTHERS = {"pods.json", "prediction", "next.lock"}
+
+
+class Start:
+    """A node, a place for an agent's files on a tmpfs of its own, and the agent."""
+
+    def __init__(self, held: HeldNode, folder: Path) -> None:
+        self.held = held
+        self.run = folder / "run"
+        self.run.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_ROOM}", "tmpfs", self.run], check=True)
+        self._folder = folder
+        self.quota = held.quota_file.read_text()
+        self.node = self.run / f"{held.node.path.name}-{held.node.path.stat().st_ino}"
+        self.agent: LiveAgent | None = None
+
+    def begin(self, *more: object) -> LiveAgent:
+        arguments = self.held.arguments(self._folder)
+        gates = ("--feature-gates", "UsageSeries=true", "--feature-gates", "BECPUSuppress=true")
+        self.agent = LiveAgent(self._folder, *arguments, "--enforce", *gates, *more)
+        return self.agent
+
+    def fill(self) -> None:
+        with (self.run / "filler").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"x" * 4096)
+            except OSError:
+                return
+
+    def evicts(self) -> None:
+        """A hog of more than the node has is killed."""
+        assert self.agent is not None
+        hog = Hog(self.held.container, 900, hold_s=600)
+        try:
+            until(lambda: hog.process.poll() is not None, lambda: f"an eviction, but:\n{self.agent and self.agent.log}")
+        finally:
+            hog.stop()
+
+    def shown(self) -> dict[str, str]:
+        """Return the parts of /readyz that do not work, by name."""
+        assert self.agent is not None
+        _, body = self.agent.get("/readyz")
+        return {each["name"]: each["problem"] for each in json.loads(body).get("parts", ()) if each["problem"]}
+
+    def close(self) -> None:
+        if self.agent is not None and self.agent.process.poll() is None:
+            self.agent.process.kill()
+            self.agent.process.wait()
+        subprocess.run(["umount", "-l", self.run], check=True)
+
+
+@pytest.fixture
+def start(held: HeldNode, tmp_path: Path) -> Iterator[Start]:
+    made = Start(held, tmp_path)
+    yield made
+    made.close()
+
+
+def ends_well(start: Start) -> None:
+    agent = start.agent
+    assert agent is not None
+    assert agent.stop() == 0, agent.log
+    assert "Traceback" not in agent.log
+    assert start.held.quota_file.read_text() == start.quota
+
+
+@pytest.mark.slow
+def test_all_that_a_good_start_leaves_has_a_row(start: Start) -> None:
+    agent = start.begin("--recorder-folder", start.run / "state")
+    agent.becomes_ready()
+    until(lambda: start.held.quota_file.read_text() != start.quota, "a quota")
+    start.evicts()
+    found = {path.name for path in start.node.iterdir()}
+    assert {JOURNAL, IN_FLIGHT_PATH.name, ACTING_NAME, "lock"} <= found
+    assert found <= LESS.keys() | NEEDED.keys() | _OTHERS
+    assert start.shown() == {}
+    agent.stop()
+    assert {path.name for path in start.node.iterdir()} <= LESS.keys() | _OTHERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_stands_in_the_place_of_a_file_costs_that_file(start: Start, fault: str) -> None:
+    start.node.mkdir(mode=0o700)
+    for name in LESS:
+        FAULTS[fault](start.node / name)
+    agent = start.begin()
+    agent.becomes_ready()
+    for name, faults in LESS.items():
+        if fault in faults:
+            agent.said(f"{start.node}: " if name == ACTING_NAME else f"{start.node / name.replace('.part', '')}")
+    shown = start.shown()
+    start.evicts()
+    if fault in LESS[JOURNAL]:
+        assert "no cgroup file is written" in shown[str(start.node / JOURNAL)]
+        name = start.held.quota_file.name
+        until(lambda: agent.metric(f'koordebpf_file_writes_total{{file="{name}",result="held"}}'), "a write held back")
+        assert start.held.quota_file.read_text() == start.quota
+    else:
+        assert str(start.node / JOURNAL) not in shown
+    ends_well(start)
+
+
+@pytest.mark.slow
+def test_on_a_full_file_system_it_evicts_and_writes_no_value_until_there_is_room(start: Start) -> None:
+    start.fill()
+    agent = start.begin()
+    agent.becomes_ready()
+    agent.said(f"{start.node / JOURNAL}: No space left on device: no cgroup file is written")
+    assert str(start.node / JOURNAL) in start.shown()
+    start.evicts()
+    assert start.held.quota_file.read_text() == start.quota
+    (start.run / "filler").unlink()
+    until(lambda: start.held.quota_file.read_text() != start.quota, lambda: f"a quota, but:\n{agent.log}", 120)
+    agent.said(f"{start.node / JOURNAL} can be used again")
+    assert str(start.node / JOURNAL) not in start.shown()
+    ends_well(start)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["fifo", "link", "full", "read-only", "foreign"])
+def test_without_its_folder_the_recorder_records_in_memory(start: Start, tmp_path: Path, fault: str) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    mounts = {"full": "size=4k,nr_inodes=1", "read-only": "ro"}
+    if fault in mounts:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", mounts[fault], "tmpfs", state], check=True)
+    elif fault == "foreign":
+        os.chown(state, FOREIGN, FOREIGN)
+    else:
+        FAULTS[fault](state / "recorder")
+    try:
+        agent = start.begin("--recorder-folder", state)
+        agent.becomes_ready()
+        if fault != "foreign":
+            agent.said(f"rounds are recorded in memory alone, in {start.run}")
+            assert [each for each in start.shown() if each.startswith(str(state))]
+        start.evicts()
+        ends_well(start)
+    finally:
+        if fault in mounts:
+            subprocess.run(["umount", "-l", state], check=True)
+
+
+@pytest.mark.slow
+def test_a_folder_of_another_user_costs_the_socket(start: Start) -> None:
+    start.node.mkdir(mode=0o700)
+    os.chown(start.node, FOREIGN, FOREIGN)
+    agent = start.begin()
+    agent.becomes_ready()
+    assert "it belongs to another user" in start.shown()[str(start.node)]
+    start.evicts()
+    ends_well(start)
+
+
+def refused(agent: LiveAgent, *words: str) -> None:
+    """It ends with one sentence that has these words, and the exit code of what a person gave."""
+    assert agent.process.wait(patience(20)) == 2, agent.log
+    *_, last = agent.log.splitlines()
+    assert last.startswith("koordebpf: ") and all(each in last for each in words), agent.log
+    assert "Traceback" not in agent.log
+
+
+@pytest.mark.slow
+def test_without_the_lock_it_does_not_start(start: Start) -> None:
+    for name, faults in NEEDED.items():
+        for fault in faults:
+            start.node.parent.mkdir(exist_ok=True)
+            if name:
+                start.node.mkdir(mode=0o700)
+            FAULTS[fault](start.node / name)
+            refused(start.begin(), "must be", str(start.node))
+            shutil.rmtree(start.node) if start.node.is_dir() else start.node.unlink()
+    subprocess.run(["mount", "-o", "remount,ro", start.run], check=True)
+    refused(start.begin(), "must be writable: Read-only file system", str(start.run))
+
+
+@pytest.mark.slow
+def test_a_configuration_that_cannot_be_read_ends_the_start(start: Start, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused(start.begin("--config", tmp_path / "pipe"), "pipe", "nothing has come out of this pipe")
+    refused(start.begin("--config", tmp_path), str(tmp_path), "Is a directory")
+    refused(start.begin("--pods", tmp_path / "pipe"), "pipe", "must be a regular file")
+    refused(start.begin("--audit", tmp_path), "--audit", "Is a directory")
+
+
+@pytest.mark.slow
+def test_an_audit_on_a_disk_that_takes_nothing_waits_in_memory(start: Start, tmp_path: Path) -> None:
+    audit = tmp_path / "disk" / "audit"
+    audit.parent.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", audit.parent], check=True)
+    try:
+        agent = start.begin("--audit", audit)
+        agent.becomes_ready()
+        agent.said(f"--audit {audit}: Read-only file system: its lines wait in memory")
+        start.evicts()
+        until(lambda: str(audit) in start.shown(), lambda: f"the audit, but {start.shown()}")
+        ends_well(start)
+    finally:
+        subprocess.run(["umount", "-l", audit.parent], check=True)
