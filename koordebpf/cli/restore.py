@@ -23,10 +23,13 @@ from koordebpf.agent.lifecycle.node_lock import is_held
 from koordebpf.cli.echo import echo
 from koordebpf.cli.inputs import run_dir_option
 from koordebpf.collect.resctrl.collector import RESCTRL
-from koordebpf.errors import ActuationError
+from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.cgroup.freezer import thaw
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
-from koordebpf.store.wal import IN_FLIGHT_PATH, read_left
+from koordebpf.kernel.io.lacking import reason_of
+from koordebpf.store.wal import IN_FLIGHT_PATH, read_in_flight
+
+_MOST_SHOWN = 200  # characters. Why: a list of CPUs, or a device's limits, fit into that
 
 
 @click.command()
@@ -106,7 +109,11 @@ def _folders(run_dir: Path) -> list[Path]:
 
 
 def _restored(journal: Path, *, dry_run: bool) -> bool:
-    report = restore_journal(journal, Places(find_controllers()), time.monotonic_ns(), dry_run=dry_run)
+    try:
+        report = restore_journal(journal, Places(find_controllers()), time.monotonic_ns(), dry_run=dry_run)
+    except ActuationError as error:  # of this file alone
+        echo(str(error), err=True)
+        return False
     for change in report.changes:
         echo(_line(change))
     if report.lost_lines:
@@ -134,7 +141,12 @@ def _remove_groups(folder: Path) -> None:
 # An agent that is at work holds a journal, so that this is not reached.
 def _thawed(in_flight: Path, *, dry_run: bool) -> bool:
     is_done = True
-    for kill in read_left(in_flight.read_bytes() if in_flight.exists() else b"").kills:
+    try:
+        kills = read_in_flight(in_flight).kills
+    except (ConfigError, OSError) as error:
+        echo(f"{in_flight}: {reason_of(error)}: kills that it may have are not finished", err=True)
+        return False
+    for kill in kills:
         if (frozen := frozen_by(kill)) is None:
             continue
         is_thawed = dry_run or thaw(frozen, kill.target.version)
@@ -143,10 +155,16 @@ def _thawed(in_flight: Path, *, dry_run: bool) -> bool:
     return is_done
 
 
+# A journal is a file: what it holds may be anything, of any length.
+def _shown(value: str | None) -> str:
+    value = "; ".join((value or "empty").splitlines())
+    return value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}… ({len(value)} characters)"
+
+
 def _line(change: FileChange) -> str:
     match change.result:
         case WriteResult.WRITTEN | WriteResult.DRY_RUN:
-            detail = f" ({change.detail})" if change.detail else ""
-            return f"{change.path}: {change.old or 'empty'} → {change.new or 'empty'}{detail}"
+            detail = f" ({_shown(change.detail)})" if change.detail else ""
+            return f"{_shown(change.path)}: {_shown(change.old)} → {_shown(change.new)}{detail}"
         case _:
-            return f"{change.path}: not {change.new or 'empty'}: {change.detail}"
+            return f"{_shown(change.path)}: not {_shown(change.new)}: {_shown(change.detail)}"
