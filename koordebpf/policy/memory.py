@@ -203,9 +203,19 @@ def _answered(memory: DecisionMemory, outcome: Outcome, now_ns: int) -> Decision
         memory = replace(memory, last=memory.last.without(uid, outcome.decided_ns))
     if _is_refusal(outcome) and not is_fruitless(outcome):
         others = tuple(each for each in memory.refused if each.uid != uid)
-        refused = RefusedEviction(uid, outcome.retry_at_ns, outcome.detail)
+        refused = RefusedEviction(uid, outcome.retry_at_ns, outcome.detail, _unanswered_ns(memory, outcome))
         memory = replace(memory, refused=(*others, refused))
+    elif outcome.result is Result.DONE and any(each.uid == uid for each in memory.refused):
+        memory = replace(memory, refused=tuple(each for each in memory.refused if each.uid != uid))
     return memory
+
+
+# Since when an eviction is not answered; None: it was.
+def _unanswered_ns(memory: DecisionMemory, outcome: Outcome) -> int | None:
+    if outcome.result is not Result.FAILED:
+        return None
+    before = next((each.unanswered_ns for each in memory.refused if each.uid == outcome.uid), None)
+    return outcome.decided_ns if before is None else before
 
 
 # The container runtime leaves the sandbox's process, and the API server answers before anything ends.

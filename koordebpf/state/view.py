@@ -65,12 +65,17 @@ class PendingRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     why: str = ""
 
 
-class RefusedEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pod whose eviction the API server refused (a PodDisruptionBudget, RBAC): not asked before `retry_at_ns`."""
+class RefusedEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A pod whose eviction the API server refused (a PodDisruptionBudget, RBAC): not asked before `retry_at_ns`.
+
+    `unanswered_ns`  when it was asked first of those times in a row that it gave no answer, so that the eviction may
+                     have been done; None: it answered.
+    """
 
     uid: str
     retry_at_ns: int | None  # None: never, until the pod changes
     why: str
+    unanswered_ns: int | None = None
 
 
 MINUTE_NS = 60 * NS_PER_S  # for which an eviction counts in the budgets

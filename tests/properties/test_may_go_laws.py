@@ -54,7 +54,10 @@ STAYING: list[Makes] = [
     lambda size: (_pod(size, phase="Unknown"), {}),
     lambda size: (_pod(size, phase="Failed"), {}),
 ]
-BLOCKED = some.builds(lambda make, size: make(size), some.sampled_from(LEAVING + STAYING), SIZES)
+UNANSWERED: list[Makes] = [
+    lambda size: (_pod(size), {"refused": (RefusedEviction(STUCK, NOW_NS + 1, "no answer", NOW_NS - 60 * NS_PER_S),)})
+]
+BLOCKED = some.builds(lambda make, size: make(size), some.sampled_from(LEAVING + STAYING + UNANSWERED), SIZES)
 
 
 def with_pod(recorded: Frame, blocked: Blocked) -> Frame:
@@ -72,8 +75,12 @@ def test_koordinators_features_evict_another_or_say_what_they_wait_for(recorded,
     assume(before.victims)
     (found,) = decide(view_of_frame(with_pod(recorded, blocked))).features
     if not found.victims:
-        assert found.balance.pending >= found.balance.need
-        assert found.reason.partition(" is already coming back from ")[2]
+        if "refused" in blocked[1]:
+            assert blocked[0].pod.key in found.reason and "has not been answered yet" in found.reason
+            assert blocked[0].measure.memory.held_bytes >= found.balance.need
+        else:
+            assert found.balance.pending >= found.balance.need
+            assert found.reason.partition(" is already coming back from ")[2]
 
 
 @given(some.lists(SIZES, min_size=1, max_size=5), some.integers(1, 300), BLOCKED)

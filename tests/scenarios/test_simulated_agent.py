@@ -15,7 +15,7 @@ from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.state.outcome import Result
 from koordebpf.store.sink import OutcomeArrived
 from koordebpf.units import NS_PER_S
-from tests.support.simulated.cluster import CUT_AFTER
+from tests.support.simulated.cluster import CUT_AFTER, CUT_BEFORE
 from tests.support.simulated.faults import DEATH
 from tests.support.simulated.node import SimulatedNode
 
@@ -139,6 +139,20 @@ def test_who_is_refused_is_asked_for_again_in_its_time_and_another_serves_meanwh
     node.hold(hog=800)
     node.run(5)
     assert gone(node, "hog", "other")
+
+
+@pytest.mark.parametrize(("other_mib", "evicted"), [(1, {"hog"}), (100, {"hog", "other"})])
+def test_while_an_eviction_is_not_answered_no_pod_goes_that_brings_next_to_nothing(
+    make: Make, other_mib: int, evicted: set[str]
+) -> None:
+    node = make()
+    node.hold(other=other_mib)
+    node.run(1)
+    node.server.answers.extend([CUT_BEFORE] * 4)  # the tries of one request
+    node.hold(hog=800)
+    node.run(10)
+    assert gone(node, *evicted)
+    assert results(node)[:1] == [Result.FAILED]
 
 
 def test_a_slow_server_holds_neither_the_ticks_nor_a_second_request(make: Make) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_of
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.candidates.exemptions import not_honoured
 from koordebpf.policy.evict.grace import capped_grace_s
-from koordebpf.policy.evict.pending import pending_credit
+from koordebpf.policy.evict.pending import pending_credit, unanswered
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.selection import Selection, select
 from koordebpf.policy.plan import Balance, Candidate, Excluded, FeaturePlan, Victim
@@ -20,6 +22,8 @@ from koordebpf.state.pods.exemptions import ExemptionSettings, is_honoured
 EVICT_REASON = "evicted"
 
 _NAMES = 2  # spelled out in a sentence
+# Why: as of a released pod, where an eighth that is left counts as nothing (`still_pending`).
+_WORTH_SHARE = 8
 
 
 def evict_message(feature: str, pod_name: str) -> str:
@@ -68,6 +72,9 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
     candidates, excluded = demand.rank(current)
     selection = select(current, candidates, still_open)
     chosen = selection.victims
+    if chosen and (awaited := _awaited_instead(current, demand, still_open, chosen)):
+        why = f"{awaited} has not been answered yet, and without it too little {relief.resource.name} would come back"
+        return replace(held, candidates=selection.ranking, excluded=excluded, reason=f"the eviction of {why}")
     current.take(chosen)
     credit = {each: credit_of(chosen, each) for each, need in still_open.items() if need > 0}
     missing = {each: max(still_open[each] - given, 0) for each, given in credit.items()}
@@ -80,6 +87,20 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
         reason=_why_no_more(demand, selection, missing, verdict),
         not_honoured=_not_honoured(current, demand, selection),
     )
+
+
+# The pods whose unanswered evictions cover the need where the victims would release next to nothing of it; "": none.
+def _awaited_instead(
+    current: Round, demand: Demand, still_open: dict[Dimension, int], chosen: Sequence[Candidate]
+) -> str:
+    short = {each: need for each, need in still_open.items() if need > 0}
+    if any(credit_of(chosen, each) * _WORTH_SHARE >= need for each, need in short.items()):
+        return ""
+    barred = current.barred
+    pods = [pod for pod in unanswered(current.view, current.settings) if pod.uid not in barred]
+    if not pods or any(sum(demand.relief.credit(pod, each) for pod in pods) < need for each, need in short.items()):
+        return ""
+    return ", ".join(pod.key for pod in pods[:_NAMES]) + (", …" if len(pods) > _NAMES else "")
 
 
 def _victim(current: Round, demand: Demand, chosen: Candidate, *, is_for_use: bool) -> Victim:

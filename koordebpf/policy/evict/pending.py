@@ -102,6 +102,19 @@ def pending_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
     return frozenset(entry.uid for entry in view.pending if _is_awaited(entry, view, settings))
 
 
+def unanswered(view: NodeView, settings: EvictSettings) -> tuple[PodView, ...]:
+    """Return the pods that the API server was asked to evict at most `pending_max_ns` ago, and has not answered.
+
+    They may be leaving, and are asked for again in a moment.
+    """
+    asked = {
+        each.uid
+        for each in view.refused
+        if each.unanswered_ns is not None and view.now_ns - each.unanswered_ns <= settings.pending_max_ns
+    }
+    return tuple([pod for pod in view.pods if pod.uid in asked]) if asked else ()
+
+
 def fruitless(view: NodeView, settings: EvictSettings) -> dict[str, str]:
     """Return why each pod is passed over whose eviction brought nothing less than `pending_max_ns` ago, by uid."""
     return {

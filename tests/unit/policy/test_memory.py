@@ -183,6 +183,18 @@ def test_a_refusal_and_a_request_that_is_sent_again_bar_for_their_own_time() -> 
         assert made.memory.refused == ()
 
 
+def test_since_when_an_eviction_is_unanswered_is_remembered_until_any_answer() -> None:
+    made = Remembered(keeps_released=True)
+    for tries in range(3):
+        failed = replace(outcome("api", Result.FAILED, sent_ns=SENT_NS, retry_at_ns=NOW_NS), decided_ns=SENT_NS + tries)
+        made.answered(failed)
+        assert [each.unanswered_ns for each in made.memory.refused] == [SENT_NS]
+    made.answered(outcome("api", Result.REFUSED, sent_ns=SENT_NS, retry_at_ns=NOW_NS))
+    assert [each.unanswered_ns for each in made.memory.refused] == [None]
+    made.answered(outcome("api", Result.DONE, sent_ns=SENT_NS))
+    assert made.memory.refused == ()
+
+
 def test_an_executor_that_fails_at_once_is_not_asked_again_and_again() -> None:
     made = Remembered()
     made.answered(outcome("cgroup", Result.GONE))
