@@ -117,7 +117,7 @@ class KernelSignals(Closing):
         return self._ring.fileno() if self._ring else None
 
     def read(self) -> list[bytes]:
-        """Return all records that are there, oldest first; never waits."""
+        """Return the records that are there, oldest first, a bounded number; the fd stays readable; never waits."""
         return self._ring.read() if self._ring else []
 
     @property

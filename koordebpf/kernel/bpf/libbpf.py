@@ -332,14 +332,19 @@ def run_iter(link_fd: int) -> None:
         os.close(fd)
 
 
+# Of one `RingReader.read`. Why: 6 ms at 0.7 µs each, and twice what the agent's ring of 256 KiB has room for.
+READ_AT_MOST = 8192
+
+
 class RingReader:
     """Takes records out of a ring buffer map as bytes. The map's fd is readable (EPOLLIN) when there are some.
 
     Cost:    0.6 µs a record (docs in bpf/README.md).
     """
 
-    def __init__(self, ring: Map) -> None:
+    def __init__(self, ring: Map, at_most: int = READ_AT_MOST) -> None:
         self._lib = library()
+        self._at_most = at_most
         self._pending: list[bytes] = []
         self._callback = _SAMPLE(self._take)  # kept: libbpf holds only the address
         self._pointer = _check_pointer(
@@ -349,14 +354,19 @@ class RingReader:
 
     def _take(self, _context: int, data: int, size: int) -> int:
         self._pending.append(ctypes.string_at(data, size))
-        return 0
+        # libbpf takes the record out of the ring and then stops: ringbuf_process_ring of its ringbuf.c.
+        return -1 if len(self._pending) >= self._at_most else 0
 
     def fileno(self) -> int:
         """Return the map's fd, for the event loop."""
         return self.fd
 
     def read(self) -> list[bytes]:
-        """Return all records that are there, oldest first; never waits."""
+        """Return the records that are there, oldest first, `at_most` so many; never waits.
+
+        The fd stays readable while there are more: without a bound a producer that is as fast would keep the reader
+        for ever.
+        """
         self._lib.ring_buffer__consume(self._pointer)
         taken, self._pending = self._pending, []
         return taken

@@ -140,7 +140,7 @@ class SchedLatency(Closing):
         return self._ring.fileno()
 
     def read(self) -> list[bytes]:
-        """Return all records that are there, oldest first; never waits."""
+        """Return the records that are there, oldest first, a bounded number; the fd stays readable; never waits."""
         return self._ring.read() if self._ring else []
 
     def run_time(self) -> RunTime:

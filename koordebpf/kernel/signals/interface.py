@@ -54,7 +54,7 @@ class Backend(Protocol):
         """Return an fd that is readable (EPOLLIN) when `read` has something; None: there is nothing to wait for."""
 
     def read(self) -> list[bytes]:
-        """Return all records that are there, oldest first; never waits."""
+        """Return the records that are there, oldest first, a bounded number; the fd stays readable; never waits."""
 
     def totals(self) -> bytes:
         """Return struct koord_totals as it is now; empty where nothing is counted."""
