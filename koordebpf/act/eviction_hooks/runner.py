@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from queue import Empty, Full, Queue
+from queue import Empty, Queue
 from typing import NamedTuple
 
 from koordebpf.act.eviction_hooks.ran import OUTCOMES, CallOutcome, Hook, Ran
@@ -47,32 +47,28 @@ class _Worker:
         self.spent_ns = 0
         self.ended: deque[tuple[str, HookResult]] = deque(maxlen=_REMEMBERED)  # with the decision's id
         self.problem: str | None = None
-        self.is_closing = False
         self._hook = hook
         self._rest_s = rest_s
         self._failed_in_a_row = 0
         self._is_full = False
-        self._queue: Queue[_Call | None] = Queue(QUEUED)
+        self._queue: Queue[_Call | None] = Queue()  # of at most QUEUED calls, and the end
         self.thread = threading.Thread(target=self._work, name=f"hook-{settings.name}"[:15], daemon=True)
         self.thread.start()
 
     def put(self, when: When, decision: str, payload: Payload) -> None:
         call = _Call(time.monotonic() + self._rest_s, when, decision, payload)
-        try:
-            self._queue.put_nowait(call)
-        except Full:
+        is_full = self._queue.qsize() >= QUEUED
+        if is_full:
             self._drop(call)
             if not self._is_full:
                 _log.warning("hook %s is behind: calls of it are left out", self.settings.name)
-            self._is_full = True
         else:
-            self._is_full = False
+            self._queue.put_nowait(call)
+        self._is_full = is_full
 
-    # What is queued is dropped, unless it can be called at once.
+    # After what is queued; there is always room for the end.
     def close(self) -> None:
-        self.is_closing = True
-        with contextlib.suppress(Full):
-            self._queue.put_nowait(None)
+        self._queue.put_nowait(None)
 
     def drop_queued(self) -> None:
         with contextlib.suppress(Empty):

@@ -120,6 +120,21 @@ def test_an_end_does_not_wait_for_a_hook_that_hangs(caplog: pytest.LogCaptureFix
     assert of(hooks.counts(), "hangs")["dropped"] == 2
 
 
+def test_an_end_with_a_full_queue_waits_no_longer_than_the_calls_take() -> None:
+    slow = Hangs()
+    hooks = calling((hook("slow"), slow))
+    for _ in range(2 * QUEUED):
+        hooks.call("before", lambda _: b"{}", dry_run=False)
+    assert slow.is_called.wait(patience(10))
+    let_go = threading.Timer(0.05, slow.over.set)
+    let_go.start()
+    since_s = time.monotonic()
+    hooks.close()
+    assert time.monotonic() - since_s < patience(30) / 3
+    let_go.join()
+    assert of(hooks.counts(), "slow")["timed_out"] >= QUEUED
+
+
 def test_an_outage_is_named_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     failed = Ran("failed", "ended with status 1", "no \x1b[31mroute\n")
