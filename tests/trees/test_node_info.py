@@ -11,7 +11,7 @@ import pytest
 
 from koordebpf.collect.hardware.node_info import NodeInfoReader
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.host.numa_nodes import NumaNode, numa_nodes
+from koordebpf.kernel.host.numa_nodes import NumaNode, numa_nodes, with_all_memory
 from koordebpf.kernel.host.processors import CpuModel, Processor, ProcessorFiles, cpu_model
 from koordebpf.units import GIB, MIB
 
@@ -174,3 +174,28 @@ def test_what_cannot_be_read_leaves_the_last_good_value_and_is_said_once(
 
 def test_a_node_that_was_never_readable_is_not_known(tmp_path: Path) -> None:
     assert NodeInfoReader(tmp_path, tmp_path).read() is None
+
+
+def test_memory_that_was_added_later_is_in_the_zone_of_the_only_node(tree: Make) -> None:
+    total, node = 23 * GIB, 20 * GIB
+    rows = "MemTotal: {} kB\nMemFree: 1 kB\nMemAvailable: 1 kB\n"
+    files = two_sockets()
+    del files[f"{SYSTEM}/node/node1"]
+    files[f"{SYSTEM}/node/node0"] = {"cpulist": "0-7\n", "meminfo": meminfo(0, node >> 10)}
+    root = tree(files | {"proc/meminfo": rows.format(total >> 10)})
+    found = NodeInfoReader(root, root / "proc").read()
+    assert found is not None
+    assert [each.memory_bytes for each in found.numa] == [total]
+    (root / "proc/meminfo").unlink()
+    again = NodeInfoReader(root, root / "proc").read()
+    assert again is not None
+    assert [each.memory_bytes for each in again.numa] == [node]
+
+
+def test_of_several_nodes_each_has_what_the_kernel_says_of_it() -> None:
+    nodes = NumaNode(0, 4 * GIB), NumaNode(1, 8 * GIB)
+    assert with_all_memory(nodes, 13 * GIB) == nodes
+    without = NumaNode(0, 4 * GIB), NumaNode(1, 0), NumaNode(2, None)
+    assert with_all_memory(without, 5 * GIB) == (NumaNode(0, 5 * GIB), *without[1:])
+    assert with_all_memory(without, 4 * GIB - 1) == without
+    assert with_all_memory(without, None) == without

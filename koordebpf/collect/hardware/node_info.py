@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from koordebpf.errors import KernelFileError
-from koordebpf.kernel.host.numa_nodes import numa_nodes
+from koordebpf.errors import KernelFileError, SupportError
+from koordebpf.kernel.host.numa_nodes import numa_nodes, with_all_memory
 from koordebpf.kernel.host.processors import PROC, SYSFS, ProcessorFiles, cpu_model
+from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.state.node_info import NodeInfo
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class NodeInfoReader:
         try:
             found = NodeInfo(
                 processors=self._processors.read(),
-                numa=numa_nodes(self._sysfs),
+                numa=with_all_memory(numa_nodes(self._sysfs), self._memory_bytes()),
                 model=cpu_model(self._sysfs, self._proc),
             )
         except (KernelFileError, OSError) as error:
@@ -44,3 +45,13 @@ class NodeInfoReader:
         self.problem = ""
         self._last = found
         return found
+
+    def _memory_bytes(self) -> int | None:
+        try:
+            meminfo = Meminfo(self._proc / "meminfo")
+        except SupportError:
+            return None
+        try:
+            return meminfo.read().mem_total_bytes
+        finally:
+            meminfo.close()

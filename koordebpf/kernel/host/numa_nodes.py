@@ -50,6 +50,22 @@ def numa_nodes(sysfs: Path = Path("/sys")) -> tuple[NumaNode, ...]:
     return tuple(sorted(found, key=lambda each: each.node))
 
 
+def with_all_memory(nodes: tuple[NumaNode, ...], total_bytes: int | None) -> tuple[NumaNode, ...]:
+    """Return the nodes with all memory of the machine where one of them has memory; several stay as they are.
+
+    Memory that a hypervisor adds to a running guest is in the machine's MemTotal, and not always in that of its node:
+    `totalram_pages` grew, and the zone's `managed_pages` did not (seen on 6.18: 20.7 of 23.5 GiB).
+
+    Source:  mm/show_mem.c, si_meminfo_node.
+    """
+    having = [each for each in nodes if each.memory_bytes]
+    if total_bytes is None or len(having) != 1 or total_bytes <= (having[0].memory_bytes or 0):
+        return nodes
+    return tuple(
+        msgspec.structs.replace(each, memory_bytes=total_bytes) if each.memory_bytes else each for each in nodes
+    )
+
+
 def _memory_bytes(path: Path) -> int | None:
     if (text := _text(path)) is None:
         return None
