@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from koordebpf.kernel.cgroup.files import CgroupFile, Version, broken_rule, file_name
 from tests.support.kernel_files import KernelFile, KernelFolder
@@ -12,7 +12,7 @@ from tests.support.kernel_files import KernelFile, KernelFolder
 class FakeNumbers:
     """Cgroups in which a file holds a number, and one beyond its range is refused.
 
-    `refusals` are errors that a cgroup's file answers whatever is right.
+    `refusals` are errors that a cgroup's file answers whatever is right; `wrote` is called after a write of a cgroup's.
     """
 
     def __init__(self, file: CgroupFile, version: Version, **numbers: int) -> None:
@@ -20,6 +20,7 @@ class FakeNumbers:
         self._name = file_name(file, version) or ""
         self.numbers = numbers  # by cgroup
         self.refusals: dict[str, int] = {}
+        self.wrote: dict[str, Callable[[str], None]] = {}
 
     def root(self) -> KernelFolder:
         """Return what is at the mount point."""
@@ -45,6 +46,40 @@ class FakeNumbers:
         if broken_rule(self._file, int(text)) is not None:
             raise OSError(errno.EINVAL, "out of range")
         self.numbers[cgroup] = int(text)
+        self.wrote.get(cgroup, lambda _: None)(text)
+
+
+class FakeThrottle:
+    """A cgroup's file of limits by device, as blkio.throttle.read_bps_device.
+
+    `next_write` is called once, after the next write; what another process does then comes before any look.
+    """
+
+    def __init__(self, file: CgroupFile, version: Version, *cgroups: str) -> None:
+        self._name = file_name(file, version) or ""
+        self.rows: dict[str, dict[str, int]] = {cgroup: {} for cgroup in cgroups}
+        self.next_write: Callable[[], None] | None = None
+
+    def root(self) -> KernelFolder:
+        """Return what is at the mount point."""
+        return KernelFolder(**{cgroup: self._folder(cgroup) for cgroup in self.rows})
+
+    def _folder(self, cgroup: str) -> KernelFolder:
+        return KernelFolder(
+            **{self._name: KernelFile(lambda: self._show(cgroup), lambda text: self._set(cgroup, text))}
+        )
+
+    def _show(self, cgroup: str) -> str:
+        return "".join(f"{device} {limit}\n" for device, limit in self.rows[cgroup].items())
+
+    def _set(self, cgroup: str, text: str) -> None:
+        device, limit = text.split()
+        self.rows[cgroup].pop(device, None)
+        if int(limit):
+            self.rows[cgroup][device] = int(limit)
+        then, self.next_write = self.next_write, None
+        if then is not None:
+            then()
 
 
 _QOS = {"rpct": "95.00", "rlat": "25000", "wpct": "95.00", "wlat": "50000", "min": "50.00", "max": "150.00"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.writer.change import WriteResult
+from koordebpf.act.writer.seen import is_wish
 from koordebpf.errors import CgroupGone, KernelFileError, errno_name
 from koordebpf.kernel.cgroup.files import (
     CgroupFile,
@@ -25,7 +26,8 @@ from koordebpf.kernel.cgroup.files import (
     settled,
 )
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.io.text_file import OpenKernelFiles, read_kernel_file, write_kernel_file
+from koordebpf.kernel.cgroup.tables import Table, differing, with_rows
+from koordebpf.kernel.io.text_file import OpenKernelFiles, Overtaken, read_kernel_file, write_kernel_file
 from koordebpf.kernel.node_files.sched_features import format_feature, parse_feature
 from koordebpf.kernel.node_files.schemata import format_part, group_of, parse_part
 from koordebpf.policy.reconcile.values import FileKey
@@ -149,10 +151,29 @@ class Places:
 
     def is_held(self, key: FileKey, held: Value, wanted: Value) -> bool:
         """Tell whether a file that holds `held` is as it would be if `wanted` were written."""
+        return held == self.settled(key, wanted)
+
+    def settled(self, key: FileKey, wanted: Value) -> Value:
+        """Return what a file reads as after this was written."""
         _, file = key
-        if isinstance(file, Sysctl):
-            return held == wanted
-        return held == settled(file, self.versions[file.controller], wanted)
+        return wanted if isinstance(file, Sysctl) else settled(file, self.versions[file.controller], wanted)
+
+    def is_overtaken(self, key: FileKey, before: Value, wanted: Value, after: Held) -> bool:
+        """Tell whether another process wrote a file between a write of `wanted` and the look at it, which is `after`.
+
+        Then `after` is made what the file held between the two. The kernel takes a number as it is, or not at all, and
+        of a set of CPUs those that are there: another value is another process's. Of a table, so are the rows that
+        were not written.
+        """
+        alone, now = self.settled(key, wanted), after.value
+        if isinstance(alone, Table) and isinstance(now, Table) and isinstance(before, Table):
+            alone = with_rows(alone, now, differing(before, alone))
+        elif isinstance(key[1], Sysctl) or now == before or not is_wish(alone, now, self.versions.get("cpuset")):
+            return False
+        if alone == now:
+            return False
+        after.text, after.value = self.format(key, alone), alone
+        return True
 
     def keep_open(self, held: Mapping[FileKey, Held]) -> None:
         """Close the files that were kept open to be looked at again, but for these."""
@@ -220,11 +241,21 @@ def written(
 
     `wrote` gets each text that was written, whatever follows.
 
-    Raises: Unusable: it was not written, or cannot be read any more.
+    Raises: Unusable: it was not written, or cannot be read any more. With `YIELDED`: it holds another value than it
+            did when it was looked at.
+    Cost:    1.5 µs of it for that last look, so that another process has microseconds to be overwritten in.
     """
+
+    def is_as_looked_at(now: str) -> bool:
+        # What is written for one key of a file that is shared may change another's.
+        return now == held.text or is_shared(key[1]) or places.parse(key, now) == held.value
+
+    inode = None if isinstance(key[1], Sysctl) else held.inode
     try:
-        after = write_kernel_file(held.path, texts, None if isinstance(key[1], Sysctl) else held.inode, wrote)
+        after = write_kernel_file(held.path, texts, inode, wrote, is_as_looked_at)
         return Held(held.path, after, held.inode, places.parse(key, after), now_ns, is_ours=True)
+    except Overtaken:
+        raise Unusable(WriteResult.YIELDED, "another process has written it since it was looked at") from None
     except (CgroupGone, OSError, KernelFileError) as error:
         raise Unusable(*_classify(error, key)) from error
 

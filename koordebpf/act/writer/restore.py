@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import FileKey, PlannedWrite
 
 _REASON = "it held this before the first write"
+# Why half a second: to the kernel a removed cgroup has its quota until a grace period of RCU is over, 20 to 100 ms.
+WAIT_S = 0.5
+_AGAIN_S = 0.01
 _NO_MORE = "this kernel has it no more"  # as a sysctl of a module that was removed
 
 
@@ -47,7 +52,7 @@ def restore_journal(path: Path, places: Places, now_ns: int, *, dry_run: bool = 
         originals, lost_lines = read_journal(path)
         return msgspec.structs.replace(restore(places, originals, now_ns), lost_lines=lost_lines)
     with Journal(path) as journal:
-        report = restore(places, dict(journal.originals), now_ns, enforce=True)
+        report = restore(places, dict(journal.originals), now_ns, enforce=True, wait_s=WAIT_S)
         try:
             journal.forget(report.done)
         except OSError as error:
@@ -62,6 +67,7 @@ def restore(
     *,
     enforce: bool = False,
     last: Mapping[FileKey, Value] | None = None,
+    wait_s: float = 0,
 ) -> RestoreReport:
     """Write the originals back, in an order that the kernel takes, and look whether every byte is there again.
 
@@ -69,8 +75,10 @@ def restore(
     with, and so is a file whose controller was turned off, which resets it, a sysctl that this kernel has no more, and
     a file that another process changed since it held what `last` says. On v1 a set of CPUs gets those that the one
     above has, and the sets that were copied from one that is restored are as that one.
+
+    A v1 quota that is refused because a cgroup below it, just removed, has more is tried for `wait_s` seconds.
     """
-    return _Restore(places, originals, now_ns, enforce, last or {}).run()
+    return _Restore(places, originals, now_ns, enforce, last or {}, wait_s).run()
 
 
 class _Restore:
@@ -81,6 +89,7 @@ class _Restore:
         now_ns: int,
         enforce: bool,
         last: Mapping[FileKey, Value],
+        wait_s: float,
     ) -> None:
         self._places = places
         self._originals = dict(originals)
@@ -92,6 +101,8 @@ class _Restore:
         self._left: set[FileKey] = set()
         self._written: set[FileKey] = set()
         self._kept: list[FileKey] = []
+        self._until_s = time.monotonic() + wait_s
+        self._to_repeat: list[PlannedWrite] = []
         self._changes: list[FileChange] = []
 
     def run(self) -> RestoreReport:
@@ -126,6 +137,7 @@ class _Restore:
             self._tell(block.key, self._held[block.key].text, WriteResult.BLOCKED, block.why)
         for step in plan.writes:
             self._step(step)
+        self._repeat()
         self._fill_kept()
         self._compare_bytes(wanted)
         done = tuple(key for key in self._originals if key not in self._left)
@@ -223,15 +235,39 @@ class _Restore:
         except Unusable as error:
             if self._is_kept(step.key, text, error):
                 self._kept.append(step.key)
+            elif self._is_early(step.key, error):
+                self._to_repeat.append(step)
             else:
                 self._tell(step.key, old, error.result, error.detail)
             return
-        self._held[step.key] = held
+        before, self._held[step.key] = self._held[step.key], held
+        if step.key[1] is CgroupFile.CPU_IDLE:
+            self._look_again((step.key[0], CgroupFile.CPU_SHARES))
         if step.is_final and not self._places.is_as_before(step.key, held, original):
-            self._tell(step.key, old, WriteResult.REFUSED, f"the file holds {held.text.strip()!r}")
+            detail = f"the file holds {held.text.strip()!r}"
+            is_anothers = self._places.is_overtaken(step.key, before.value, step.value, held)
+            self._tell(step.key, old, WriteResult.YIELDED if is_anothers else WriteResult.REFUSED, detail)
         else:
             detail = self._lacking.get(step.key, "") if step.is_final else ""
             self._tell(step.key, old, WriteResult.WRITTEN, detail, new=text, is_final=step.is_final)
+
+    # Source: kernel/sched/core.c, tg_cfs_schedulable_down, which walks the removed ones too.
+    def _is_early(self, key: FileKey, error: Unusable) -> bool:
+        is_nested = key[1] is CgroupFile.CPU_QUOTA and self._places.versions["cpu"] == 1
+        return is_nested and error.detail == "EINVAL" and time.monotonic() < self._until_s
+
+    def _repeat(self) -> None:
+        while self._to_repeat:
+            time.sleep(_AGAIN_S)
+            steps, self._to_repeat = self._to_repeat, []
+            for step in steps:
+                self._step(step)
+
+    # The kernel resets it.
+    def _look_again(self, key: FileKey) -> None:
+        if key in self._held:
+            with contextlib.suppress(Unusable):
+                self._held[key] = look(self._places, key, self._now_ns)
 
     # Kernels differ in whether a v2 set that has tasks, or children with sets, may become empty again.
     def _is_kept(self, key: FileKey, text: str, error: Unusable) -> bool:
@@ -268,7 +304,7 @@ class _Restore:
                 self._written.add(key)
         elif result not in (WriteResult.GONE, WriteResult.YIELDED):
             self._left.add(key)
-        if result is WriteResult.GONE:
+        if result in (WriteResult.GONE, WriteResult.YIELDED):
             self._held.pop(key, None)
         self._changes.append(
             FileChange(

@@ -29,7 +29,6 @@ from koordebpf.policy.reconcile.values import DesiredState, FileKey, PlannedWrit
 
 log = logging.getLogger("koordebpf")
 
-
 Files = Collection[CgroupFile] | None
 
 
@@ -117,7 +116,7 @@ class CgroupWriter:
         return WriteReport(tuple(self._set_right_overwritten(now_ns)) if is_due else ())
 
     def restore(
-        self, now_ns: int, files: Files = None, owner: str | None = None, *, unwanted: bool = False
+        self, now_ns: int, files: Files = None, owner: str | None = None, *, unwanted: bool = False, wait_s: float = 0
     ) -> RestoreReport:
         """Restore every file that was ever written; in a dry run there is none.
 
@@ -129,6 +128,7 @@ class CgroupWriter:
             files: only these, of every cgroup.
             owner: only what this one has written.
             unwanted: only what the owner wants no more.
+            wait_s: as `restore` of this package has it: at the end of an agent.
         Raises:  OSError: it is done and could not be journalled; it would be done once more.
         """
         if not unwanted:
@@ -145,7 +145,7 @@ class CgroupWriter:
         last, cut = self.seen.last, self._cut
         capped = cut.restore_capped(ended.restored, now_ns, last) if cut is not None else CappedQuotas()
         whole = {key: each for key, each in ended.restored.items() if key not in capped.originals}
-        report = restore(self._places, whole, now_ns, enforce=True, last=last)
+        report = restore(self._places, whole, now_ns, enforce=True, last=last, wait_s=wait_s)
         report = msgspec.structs.replace(report, changes=(*capped.changes, *report.changes))
         keys = (*capped.originals, *report.done, *report.left)
         files_by_path = {self._places.name(key): key[1].value for key in keys}
@@ -195,11 +195,10 @@ class CgroupWriter:
         return due + [key for _, key in aged[: self._settings.looks_per_call]]
 
     def _is_left_alone(self, key: FileKey, value: Value, now_ns: int) -> bool:
-        return self._corrections.is_yielded(key, now_ns) or self._is_given_up(key, value, now_ns)
-
-    def _is_given_up(self, key: FileKey, value: Value, now_ns: int) -> bool:
+        if self._corrections.is_yielded(key, now_ns) or is_lifted(key[0]):
+            return True
         failure = self._failures.get(key)
-        return is_lifted(key[0]) or (failure is not None and failure.is_final(value, now_ns))
+        return failure is not None and failure.is_final(value, now_ns)
 
     def _look(self, call: Call, key: FileKey) -> None:
         before = self._held.pop(key, None)
@@ -323,18 +322,20 @@ class CgroupWriter:
             after = written(self._places, step.key, held, texts, call.now_ns, done.append)
         except Unusable as error:
             is_quota = self._cut is not None and step.key[1] is CgroupFile.CPU_QUOTA
-            if is_quota and error.detail == "EINVAL" and not call.looks_below:
+            if error.result is WriteResult.YIELDED:
+                self._look(call, step.key)  # and written in the next call, if it is still wanted then
+            elif is_quota and error.detail == "EINVAL" and not call.looks_below:
                 call.quota_refused = True
-                return
-            del self._held[step.key]
-            if done:
-                self.seen.forget([step.key])  # what it holds may be ours
-            self._fail(call, step.key, held, error.result, error.detail, new=text)
+            else:
+                del self._held[step.key]
+                if done:
+                    self.seen.forget([step.key])  # what it holds may be ours
+                self._fail(call, step.key, held, error.result, error.detail, new=text)
             return
+        is_overtaken = self._places.is_overtaken(step.key, held.value, step.value, after)
         self._held[step.key] = after
         self.seen.note(step.key, after.value)
         path, file = step.key
-        owner = self._wanted.winner(step.key, call.owner)
         if file is CgroupFile.CPU_IDLE:
             self._look_again((path, CgroupFile.CPU_SHARES), call.now_ns)
         if not self._places.is_held(step.key, after.value, step.value):
@@ -347,6 +348,7 @@ class CgroupWriter:
         if step.is_final:
             after.satisfies = (call.wanted[step.key],)
             self._failures.pop(step.key, None)
+        owner = self._wanted.winner(step.key, call.owner)
         change = FileChange(
             path=str(held.path),
             old=old.strip(),
@@ -359,6 +361,8 @@ class CgroupWriter:
             owner=owner,
         )
         self._tell(call, step.key, change)
+        if is_overtaken:
+            self._look(call, step.key)
 
     # What the kernel changed is no other owner's value.
     def _look_again(self, key: FileKey, now_ns: int) -> None:
@@ -368,14 +372,7 @@ class CgroupWriter:
                 self._held[key] = self._originals.look(key, now_ns)
 
     def _fail(
-        self,
-        call: Call,
-        key: FileKey,
-        held: Held | None,
-        result: WriteResult,
-        detail: str,
-        *,
-        new: str | None = None,
+        self, call: Call, key: FileKey, held: Held | None, result: WriteResult, detail: str, *, new: str | None = None
     ) -> None:
         value, owner = call.wanted[key], self._wanted.winner(key, call.owner)
         before = self._failures.get(key)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from koordebpf.act.writer.restore import WAIT_S
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.node_lock import is_awaited
 from koordebpf.collect.cpu.collector import CpuCollector
@@ -87,7 +88,7 @@ class OwnStrategies:
             if each.name in kept:
                 continue
             with contextlib.suppress(OSError):  # it is done; from the journal it would be done once more
-                self._writer.restore(time.monotonic_ns(), owner=each.name)
+                self._writer.restore(time.monotonic_ns(), owner=each.name, wait_s=WAIT_S)
 
 
 def open_own_strategies(writer: CgroupWriter, folder: Path | None, stack: contextlib.ExitStack) -> OwnStrategies | None:

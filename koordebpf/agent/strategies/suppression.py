@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.writer.owners import SUPPRESS
+from koordebpf.act.writer.restore import WAIT_S
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.handover import KEPT, can_wait, leave_waiting, tell_left
 from koordebpf.agent.lifecycle.node_lock import is_awaited
@@ -172,7 +173,7 @@ class Suppression:
 
     def _restore(self) -> None:
         try:
-            left = self._writer.restore(time.monotonic_ns(), owner=SUPPRESS).left
+            left = self._writer.restore(time.monotonic_ns(), owner=SUPPRESS, wait_s=WAIT_S).left
         except OSError as error:
             log.warning("suppression values restored, but the journal could not be updated: %s", error)
             return

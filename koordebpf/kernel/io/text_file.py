@@ -81,14 +81,23 @@ class OpenKernelFiles:
             self.close(path)
 
 
+class Overtaken(Exception):
+    """Another process wrote the file since it was looked at; nothing was written."""
+
+
 def write_kernel_file(
-    path: Path, texts: Sequence[str], inode: int | None, wrote: Callable[[str], object] = lambda _: None
+    path: Path,
+    texts: Sequence[str],
+    inode: int | None,
+    wrote: Callable[[str], object] = lambda _: None,
+    may_write: Callable[[str], bool] | None = None,
 ) -> str:
     """Write each text with one write(2) to the file that has this inode, None: any; return what it holds then.
 
-    `wrote` gets each text that was written: what follows may fail.
+    `wrote` gets each text that was written: what follows may fail. `may_write` gets what the file holds right before.
 
     Raises:  CgroupGone: it is gone, or another one has its name. OSError: what the kernel says against it.
+             Overtaken: `may_write` says no.
     """
     # Since 6.16 (commit c8e6002bd611, "memcg: introduce non-blocking limit setting option") such a write of memory.high
     # leaves the reclaim to the tasks that are above it; before, the writer waits for it.
@@ -96,6 +105,8 @@ def write_kernel_file(
     try:
         if inode is not None and os.fstat(fd).st_ino != inode:
             raise CgroupGone(str(path.parent))
+        if may_write is not None and not may_write(_read(fd, path)):
+            raise Overtaken(str(path))
         for text in texts:
             os.write(fd, text.encode())
             wrote(text)

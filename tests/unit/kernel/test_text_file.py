@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.errors import CgroupGone, ConfigError, KernelFileError
 from koordebpf.kernel.io.regular_file import read_regular_file
-from koordebpf.kernel.io.text_file import OpenKernelFiles, read_kernel_file, write_kernel_file
+from koordebpf.kernel.io.text_file import OpenKernelFiles, Overtaken, read_kernel_file, write_kernel_file
 
 
 @pytest.fixture
@@ -104,6 +104,12 @@ class TestWritten:
         with pytest.raises(CgroupGone):
             write_kernel_file(file, ["4096"], file.stat().st_ino + 1)
         assert file.read_text() == "8192\n"
+
+    def test_one_that_holds_something_else_by_now_is_not_written(self, file: Path) -> None:
+        with pytest.raises(Overtaken):
+            write_kernel_file(file, ["4096"], None, may_write=lambda text: text == "1\n")
+        assert file.read_text() == "8192\n"
+        assert write_kernel_file(file, ["4096"], None, may_write=lambda text: text == "8192\n")
 
     def test_what_the_kernel_says_against_it_is_an_error_of_its_own(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No space"):
