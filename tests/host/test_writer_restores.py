@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.act.writer.journal import Journal
-from koordebpf.act.writer.restore import restore_journal
+from koordebpf.act.writer.restore import WAIT_S, restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import Sysctl, format_cpu_list
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
@@ -16,6 +17,7 @@ from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.provoke import MACHINE_BYTES, MIB
 from tests.host.rigs.cgroups import CPUS, QUOTA, SHARES, TREE, Cgroups, be_tree, desired, two_cpus
+from tests.support.patience import patience
 
 REFRESH_NS = 10 * NS_PER_S
 
@@ -231,3 +233,34 @@ def test_a_sysctl_that_procfs_has_renumbered_is_restored(journal: Journal, write
     writer.restore(1)
     assert file.read_text() == before
     assert not journal.originals
+
+
+def test_a_quota_above_a_cgroup_that_was_just_removed_is_restored(cgroups: Cgroups, journal: Journal) -> None:
+    if cgroups.version != 1:
+        pytest.skip(f"{OTHER_MACHINE}of v2 no quota is refused for one below it")
+    for _ in range(20):
+        for path in ("pod", "pod/c"):
+            cgroups.make(path)
+            cgroups.put(path, QUOTA, "5000")
+        writer = CgroupWriter(cgroups.places, journal, enforce=True)
+        writer.apply(desired(cgroups, ("pod", QUOTA, 15_000), ("pod/c", QUOTA, 15_000)), 0)
+        cgroups.remove("pod/c")
+        assert writer.restore(1, wait_s=WAIT_S).left == ()
+        assert cgroups.text("pod", QUOTA) == "5000\n"
+        cgroups.remove("pod")
+
+
+def test_one_that_stays_refused_is_waited_for_only_so_long(cgroups: Cgroups, journal: Journal) -> None:
+    if cgroups.version != 1:
+        pytest.skip(f"{OTHER_MACHINE}of v2 no quota is refused for one below it")
+    cgroups.make("pod")
+    cgroups.put("pod", QUOTA, "5000")
+    writer = CgroupWriter(cgroups.places, journal, enforce=True)
+    writer.apply(desired(cgroups, ("pod", QUOTA, 15_000)), 0)
+    cgroups.make("pod/c")
+    cgroups.put("pod/c", QUOTA, "15000")
+    for wait_s in (0, WAIT_S):
+        since_s = time.monotonic()
+        (left,) = writer.restore(1, wait_s=wait_s).left
+        assert left[0].endswith("/pod")
+        assert wait_s <= time.monotonic() - since_s < wait_s + patience(1)
