@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,17 +92,36 @@ def test_the_line_it_was_killed_in_costs_only_itself(path: Path, cut: int, left:
     assert len(InFlight(path).left) == left + 1
 
 
+@contextlib.contextmanager
+def full_after(size: int) -> Iterator[None]:
+    """Have the kernel take no byte of a file beyond this size; of a longer write the part before it, as a full tmpfs."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [0, 1, 40])
+def test_no_part_of_a_line_stays_where_the_tmpfs_is_full(path: Path, room: int) -> None:
+    entry = InFlight(path)
+    assert entry.begin(decision(1))
+    size = path.stat().st_size
+    with full_after(size + room):
+        assert not entry.begin(decision(2))
+    assert (path.stat().st_size, entry.dropped) == (size, 1)
+    assert entry.begin(decision(3))
+    assert [each.decided_ns for each in InFlight(path).left] == [1, 3]
+
+
 def test_that_line_spoils_no_other_where_the_disk_was_full(path: Path) -> None:
     killed = InFlight(path)
     killed.begin(decision(1))
     killed.begin(decision(2))
     os.truncate(path, path.stat().st_size - 40)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
-    try:
+    with full_after(path.stat().st_size):
         successor = InFlight(path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(successor.left) == 1
     assert successor.begin(decision(3))
     assert len(InFlight(path).left) == 2
