@@ -77,7 +77,8 @@ class EvictionHookSink:
                 self._closed(plans.closed)
             case DecisionsInterrupted(records):
                 for record in records:
-                    self._call("after", record, victims_of(record))
+                    if record.interrupted:  # else they were called
+                        self._call("after", record, victims_of(record))
             case AgentStopped():
                 self._closed(plans.closed)
                 self._hooks.close()

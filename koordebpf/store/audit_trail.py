@@ -59,7 +59,7 @@ class AuditTrail:
 
     @property
     def left(self) -> tuple[AuditRecord, ...]:
-        """Decisions that an agent was ended in the middle of."""
+        """Decisions that an agent was ended in the middle of, or of which the audit may have no line."""
         return self._in_flight.left if self._in_flight else ()
 
     @property
@@ -93,12 +93,13 @@ class AuditTrail:
                 self._catch_up(view.now_ns)
             case TickEnded():
                 for line in self._plans.closed:
-                    self._write(line.record())
+                    self._complete(line.record())
                 if not self._plans:
                     self._clear()
             case DecisionsInterrupted(records):
                 for record in records:
-                    log.warning("the agent before this one was ended in the middle of: %s", record.sentence)
+                    if record.interrupted:
+                        log.warning("the agent before this one was ended in the middle of: %s", record.sentence)
                     self._write(record)
                 self._clear()
             case AgentStopped():
@@ -115,6 +116,12 @@ class AuditTrail:
     def _progress(self, line: OpenPlan, outcome: Outcome) -> None:
         if self._in_flight and line.has_victim(outcome.uid):
             self._in_flight.progress(line.id, outcome)
+
+    # A thread writes the audit's line: an agent that is killed before that was not in the middle of anything.
+    def _complete(self, record: AuditRecord) -> None:
+        if self._in_flight and not self._in_flight.is_empty:
+            self._in_flight.complete(record)
+        self._write(record)
 
     def _write(self, record: AuditRecord | AuditedWrite | AuditedRequest) -> None:
         if self._audit:

@@ -33,7 +33,7 @@ from koordebpf.store.audit_record import AuditRecord
 
 
 class DecisionsInterrupted(msgspec.Struct, frozen=True):
-    """The agent before this one was killed while it carried these out."""
+    """The agent before this one was killed while it carried these out; of others the audit may have no line."""
 
     records: tuple[AuditRecord, ...]
 

@@ -44,6 +44,10 @@ class _Progress(msgspec.Struct, frozen=True, tag="progress"):
     outcome: Outcome
 
 
+class _Complete(msgspec.Struct, frozen=True, tag="complete"):
+    record: v1.AuditRecord
+
+
 class _Kill(msgspec.Struct, frozen=True, tag="kill"):
     kill: UnfinishedKill
 
@@ -52,18 +56,21 @@ def _path_of(kind: type, text: Any) -> Any:
     return kind(text)
 
 
-_LINE = msgspec.json.Decoder(_Intent | _Progress | _Kill, dec_hook=_path_of)
+_LINE = msgspec.json.Decoder(_Intent | _Progress | _Complete | _Kill, dec_hook=_path_of)
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What a killed agent had in progress: its decisions, and by pod the kills by cgroup without an end."""
+    """What a killed agent had in progress: its decisions, and by pod the kills by cgroup without an end.
+
+    Decisions that are not `interrupted` were complete, and the audit may lack their lines.
+    """
 
     records: tuple[AuditRecord, ...] = ()
     kills: tuple[UnfinishedKill, ...] = ()
 
 
 class InFlight:
-    """Owns the file. `left` is what an agent that ended without `close` was carrying out, the oldest first.
+    """Owns the file. `left` is what an agent that ended without `close` was carrying out, and what the audit may lack.
 
     `kills` of it are those by cgroup of which no end is known.
 
@@ -101,6 +108,10 @@ class InFlight:
     def progress(self, id: str, outcome: Outcome) -> bool:
         """Note what became of one victim of decision `id`; tell whether it stands in the file."""
         return self._append(_Progress(id, outcome))
+
+    def complete(self, record: AuditRecord) -> bool:
+        """Note that all is known of a decision, whose audit line may still wait; tell whether it stands in the file."""
+        return self._append(_Complete(audit_json(record)))
 
     def kill(self, kill: UnfinishedKill) -> bool:
         """Note a kill by cgroup before its first signal; tell whether it stands in the file."""
@@ -144,7 +155,7 @@ class InFlight:
             os.close(self._fd)
             self._fd = -1
 
-    def _append(self, line: _Intent | _Progress | _Kill) -> bool:
+    def _append(self, line: _Intent | _Progress | _Complete | _Kill) -> bool:
         is_noted = self._write(msgspec.json.encode(line, enc_hook=str) + b"\n")
         self.dropped += not is_noted
         return is_noted
@@ -186,6 +197,7 @@ def read_left(raw: bytes) -> Left:
     """Parse the write-ahead log of an agent that has ended."""
     intents: dict[str, AuditRecord] = {}
     outcomes: dict[str, dict[str, Outcome]] = {}
+    complete: dict[str, AuditRecord] = {}
     kills: dict[str, UnfinishedKill] = {}
     for text in raw.splitlines():
         try:
@@ -195,6 +207,8 @@ def read_left(raw: bytes) -> Left:
         match line:
             case _Intent():
                 intents[line.record.id] = audit_of_json(line.record)
+            case _Complete():
+                complete[line.record.id] = audit_of_json(line.record)
             case _Kill():
                 kills[line.kill.uid] = line.kill
             case _Progress():
@@ -205,7 +219,7 @@ def read_left(raw: bytes) -> Left:
                     kills.pop(uid, None)
     return Left(
         tuple(
-            structs.replace(record, interrupted=True, outcomes=tuple(outcomes.get(id, {}).values()))
+            complete.get(id) or structs.replace(record, interrupted=True, outcomes=tuple(outcomes.get(id, {}).values()))
             for id, record in intents.items()
         ),
         tuple(kills.values()),

@@ -460,3 +460,27 @@ def test_an_unfinished_plan_takes_no_outcome_of_the_next(agent: Agent) -> None:
 def test_without_an_audit_log_no_line_is_lost_and_none_waits() -> None:
     trail = AuditTrail(None, None, OpenPlans("n1", dry_run=True))
     assert (trail.dropped, trail.waiting, trail.left) == (0, 0, ())
+
+
+def test_an_agent_that_is_killed_once_all_is_known_was_not_in_the_middle_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # GIVEN an eviction whose memory is back, while the audit cannot be written
+    killed = Agent(tmp_path)
+    killed.path.mkdir()
+    decided_ns = killed.carry_out(plan_of(RECORDED))
+    killed.answer(Result.DONE, decided_ns)
+    killed.publish(MemoryReleased(PendingRelease(HOG, decided_ns, 300 * MIB), decided_ns + 5))
+    killed.end_tick()
+    # and one that was just sent
+    other_ns = killed.carry_out(plan_of(RECORDED))
+    # WHEN it is killed, and the next one can write
+    killed.path.rmdir()
+    successor = Agent(tmp_path)
+    # THEN only of the second the end is not known, and the audit has both
+    said = [each.getMessage() for each in caplog.records if "in the middle of" in each.getMessage()]
+    assert len(said) == 1
+    first, second = successor.lines()
+    assert (first.decided_ns, first.interrupted, first.latencies.decided_to_freed_ns) == (decided_ns, False, 5)
+    assert (second.decided_ns, second.interrupted) == (other_ns, True)
+    successor.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.act.evict.unfinished_kill import UnfinishedKill
 from koordebpf.kernel.cgroup.kill import KillTarget
@@ -69,6 +70,19 @@ def test_explain_says_that_the_end_is_not_known(path: Path) -> None:
     assert "The agent ended before it knew what became of this" in text
 
 
+def test_a_complete_decision_is_left_as_it_was_and_not_as_interrupted(path: Path) -> None:
+    record, other = decision(), decision(9)
+    killed = InFlight(path)
+    killed.begin(record)
+    killed.begin(other)
+    killed.progress(record.id, outcome(Result.DONE))
+    done = replace(record, outcomes=(outcome(Result.DONE),))
+    assert killed.complete(done)
+    first, second = InFlight(path).left
+    assert first == done and not first.interrupted
+    assert (second.id, second.interrupted) == (other.id, True)
+
+
 def test_what_was_reported_is_forgotten(path: Path) -> None:
     entry = InFlight(path)
     entry.begin(decision())
@@ -94,7 +108,7 @@ def test_the_line_it_was_killed_in_costs_only_itself(path: Path, cut: int, left:
 
 @contextlib.contextmanager
 def full_after(size: int) -> Iterator[None]:
-    """Have the kernel take no byte of a file beyond this size; of a longer write the part before it, as a full tmpfs."""
+    """Have the kernel take no byte of a file beyond this size, and of a longer write a part, as a full tmpfs does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
