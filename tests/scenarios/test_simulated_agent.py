@@ -142,7 +142,7 @@ def test_who_is_refused_is_asked_for_again_in_its_time_and_another_serves_meanwh
 
 
 @pytest.mark.parametrize(("other_mib", "evicted"), [(1, {"hog"}), (100, {"hog", "other"})])
-def test_while_an_eviction_is_not_answered_no_pod_goes_that_brings_next_to_nothing(
+def test_while_an_eviction_is_not_answered_no_pod_is_evicted_for_next_to_nothing(
     make: Make, other_mib: int, evicted: set[str]
 ) -> None:
     node = make()

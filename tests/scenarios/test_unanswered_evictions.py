@@ -1,4 +1,4 @@
-"""An eviction that the API server has not answered: no other pod goes for next to nothing meanwhile."""
+"""An eviction that the API server has not answered: no other pod is evicted for next to nothing meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_pod_that_brings_next_to_nothing_stays() -> None:
 
 
 @pytest.mark.parametrize(("small", "count"), [(NEED_MIB // 8 + 1, 1), (10, 3), (NEED_MIB, 1)])
-def test_who_relieves_the_node_goes_in_its_place(small: int, count: int) -> None:
+def test_who_relieves_the_node_is_evicted_in_its_place(small: int, count: int) -> None:
     found = chosen(hog=600, small=small, unanswered_s=20, count=count)
     assert len(names(found)) == count
 

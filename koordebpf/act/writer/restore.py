@@ -102,7 +102,6 @@ class _Restore:
         self._written: set[FileKey] = set()
         self._kept: list[FileKey] = []
         self._until_s = time.monotonic() + wait_s
-        self._to_repeat: list[PlannedWrite] = []
         self._changes: list[FileChange] = []
 
     def run(self) -> RestoreReport:
@@ -135,9 +134,10 @@ class _Restore:
         plan = plan_writes(self._current(), {key: wanted[key] for key in self._held}, self._places.versions)
         for block in plan.blocked:
             self._tell(block.key, self._held[block.key].text, WriteResult.BLOCKED, block.why)
-        for step in plan.writes:
-            self._step(step)
-        self._repeat()
+        late = [step for step in plan.writes if self._step(step)]
+        while late:
+            time.sleep(_AGAIN_S)
+            late = [step for step in late if self._step(step)]
         self._fill_kept()
         self._compare_bytes(wanted)
         done = tuple(key for key in self._originals if key not in self._left)
@@ -216,10 +216,11 @@ class _Restore:
                     continue
         return current | {key: held.value for key, held in self._held.items()}
 
-    def _step(self, step: PlannedWrite) -> None:
+    # Tells whether it is to be tried again in a moment.
+    def _step(self, step: PlannedWrite) -> bool:
         held = self._held.get(step.key)
         if held is None or step.key in self._left:
-            return  # an earlier step failed
+            return False  # an earlier step failed
         original = self._originals[step.key]
         texts: tuple[str, ...] = (original.text,)
         if is_shared(step.key[1]) or not step.is_final:
@@ -228,18 +229,18 @@ class _Restore:
         if not self._enforce:
             if step.is_final:
                 self._tell(step.key, held.text, WriteResult.DRY_RUN, self._lacking.get(step.key, ""))
-            return
+            return False
         old = held.text
         try:
             held = written(self._places, step.key, held, texts, self._now_ns)
         except Unusable as error:
             if self._is_kept(step.key, text, error):
                 self._kept.append(step.key)
-            elif self._is_early(step.key, error):
-                self._to_repeat.append(step)
+            elif step.is_final and self._is_early(step.key, error):
+                return True
             else:
                 self._tell(step.key, old, error.result, error.detail)
-            return
+            return False
         before, self._held[step.key] = self._held[step.key], held
         if step.key[1] is CgroupFile.CPU_IDLE:
             self._look_again((step.key[0], CgroupFile.CPU_SHARES))
@@ -250,18 +251,12 @@ class _Restore:
         else:
             detail = self._lacking.get(step.key, "") if step.is_final else ""
             self._tell(step.key, old, WriteResult.WRITTEN, detail, new=text, is_final=step.is_final)
+        return False
 
     # Source: kernel/sched/core.c, tg_cfs_schedulable_down, which walks the removed ones too.
     def _is_early(self, key: FileKey, error: Unusable) -> bool:
         is_nested = key[1] is CgroupFile.CPU_QUOTA and self._places.versions["cpu"] == 1
         return is_nested and error.detail == "EINVAL" and time.monotonic() < self._until_s
-
-    def _repeat(self) -> None:
-        while self._to_repeat:
-            time.sleep(_AGAIN_S)
-            steps, self._to_repeat = self._to_repeat, []
-            for step in steps:
-                self._step(step)
 
     # The kernel resets it.
     def _look_again(self, key: FileKey) -> None:
