@@ -15,6 +15,7 @@ from typing import Protocol
 
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import SupportError
+from koordebpf.kernel.bpf.libbpf import READ_AT_MOST
 from koordebpf.kernel.bpf.ring import RingPages, require_numpy
 from koordebpf.kernel.cgroup.hierarchy import walk
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
@@ -142,10 +143,14 @@ class _OneByOne:
 
     # One read is bounded; so many of them are a ring of 16 MiB.
     def take(self, recorder: Recorder, limit: int | None) -> bool:
+        most = _AT_ONCE if limit is None else limit
         took = 0
-        while took < _AT_ONCE and (records := self._signals.read()[: None if limit is None else limit - took]):
-            recorder.add(records)
+        while took < most:
+            records = self._signals.read()
+            recorder.add(records[: most - took])
             took += len(records)
+            if len(records) < READ_AT_MOST:
+                break
         return took > 0
 
     def close(self) -> None:

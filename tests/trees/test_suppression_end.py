@@ -27,7 +27,8 @@ class Writer:
     def __init__(self) -> None:
         self.restored: list[str] = []
 
-    def restore(self, _now_ns: int, *, owner: str) -> Any:
+    def restore(self, _now_ns: int, *, owner: str, wait_s: float) -> Any:
+        assert wait_s > 0
         self.restored.append(owner)
         return SimpleNamespace(left=())
 
