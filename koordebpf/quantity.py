@@ -6,6 +6,7 @@ The kubernetes package has a parser too, but a node must not pay that package's 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
@@ -24,6 +25,9 @@ _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
     r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[KMGTPE]i|[numkMGTPE])?)"
 )
+# Go counts in 64 bits: apimachinery's ParseQuantity reads more than this with a binary suffix as this, and Value() of
+# any other such number wraps.
+MOST_AMOUNT: Final = 2**63 - 1
 _RULE = "must be a Kubernetes quantity such as 500m, 2Gi or 1e9"
 _DECIMAL: Final = ("m", "", "k", "M", "G", "T", "P", "E")
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -49,29 +53,49 @@ def parse_quantity(value: str | int | float, path: str = "quantity") -> Decimal:
 
 
 def quantity_bytes(value: str | int | float, path: str = "quantity") -> int:
-    """Return a quantity of bytes, a fraction rounded up as the API server's Quantity.Value() does.
+    """Return a quantity of bytes, a fraction rounded up as the API server's Quantity.Value() does; at most 2^63 - 1.
 
     Raises:  ConfigError: it is no quantity, or negative.
     >>> quantity_bytes("1500m")
     2
     """
-    number = parse_quantity(value, path)
-    if number < 0:
-        raise ConfigError(path, value, "must not be negative")
-    return int(number.to_integral_value(rounding=ROUND_CEILING))
+    return _amount(value, 1, path)
 
 
 def quantity_millicpu(value: str | int | float, path: str = "quantity") -> int:
-    """Return a quantity of CPUs in millicpu, a fraction rounded up as the API server's Quantity.MilliValue() does.
+    """Return a quantity of CPUs in millicpu, a fraction rounded up as Quantity.MilliValue() does; at most 2^63 - 1.
 
     Raises:  ConfigError: it is no quantity, or negative.
     >>> quantity_millicpu("1.5")
     1500
     """
+    return _amount(value, 1000, path)
+
+
+def total(amounts: Iterable[int]) -> int:
+    """Return the sum of amounts, `MOST_AMOUNT` at most: that of a pod's containers is one amount, too.
+
+    >>> total([MOST_AMOUNT, 1]) == MOST_AMOUNT, total([1, 2])
+    (True, 3)
+    """
+    return min(sum(amounts), MOST_AMOUNT)
+
+
+def within_int64(number: int) -> int:
+    """Return a whole number of an object, the nearest that 64 bits hold: Kubernetes' own have no other."""
+    return max(min(number, MOST_AMOUNT), -MOST_AMOUNT - 1)
+
+
+def _amount(value: str | int | float, times: int, path: str) -> int:
     number = parse_quantity(value, path)
     if number < 0:
         raise ConfigError(path, value, "must not be negative")
-    return int((number * 1000).to_integral_value(rounding=ROUND_CEILING))
+    # Compared first: rounded as a whole, 1e999 is a number of a thousand digits.
+    return (
+        MOST_AMOUNT
+        if number > MOST_AMOUNT
+        else min(int((number * times).to_integral_value(ROUND_CEILING)), MOST_AMOUNT)
+    )
 
 
 def cpu_text(millicpu: int) -> str:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from koordebpf.errors import DecodeError
 from koordebpf.policy.decide_tick import decided_again
 from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.quantity import MOST_AMOUNT
+from koordebpf.state.build import view_of_frame
+from koordebpf.state.cpu.best_effort import be_request_millicpu
+from koordebpf.state.pods.facts import facts_of_pods
+from koordebpf.state.pods.requests import cpu_requests, memory_requests
 from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
 from koordebpf.store.recorder.shard import Kind, ShardContent, ShardEncoder, heads, index_entry
 from koordebpf.store.recorder.values import Pace, RecordingHeader, joined, objects_of, without_objects
 from tests.properties.test_tick_replay import ticks
+from tests.support.values.builders import pod
+from tests.support.values.rounds import tick_at
 from tests.unit.store.recorder.test_shard import index_of, shard
 
 HEADER = RecordingHeader(koordebpf="0", run="0123abcd", node="n", pace=Pace.ALL, wall_s=0.5)
@@ -38,6 +46,32 @@ def test_rounds_are_read_and_decided_as_they_were(rounds: list[TickFrame]) -> No
         assert found is not None
         assert found.tick == tick
         assert found.is_same(decided_again(found.tick))
+
+
+AMOUNTS = st.one_of(
+    st.sampled_from(["1e30", "9e999", "8Ei", "9223372036854775807", "100m", "1Gi"]),
+    st.integers(min_value=0, max_value=10**40).map(str),
+)
+RESOURCES = ("memory", "cpu", "kubernetes.io/batch-memory", "kubernetes.io/batch-cpu")
+
+
+@given(amounts=st.lists(st.dictionaries(st.sampled_from(RESOURCES), AMOUNTS, min_size=1), min_size=1, max_size=6))
+def test_no_amount_that_a_pod_asks_for_keeps_a_round_from_being_recorded(amounts: list[dict[str, str]]) -> None:
+    tick = tick_at(1, used_mib=900)
+    large = [pod(f"large-{at}", requests=each).pod for at, each in enumerate(amounts)]
+    threes = [replace(each, spec=replace(each.spec, containers=each.spec.containers * 3)) for each in large]
+    for each in threes:
+        assert max(memory_requests(each).of(name) for name in RESOURCES) <= MOST_AMOUNT
+        assert max(cpu_requests(each).of(name) for name in RESOURCES) <= MOST_AMOUNT
+    tick = replace(tick, frame=replace(tick.frame, pods=(*tick.frame.pods, *threes)))
+    view = view_of_frame(tick.frame, facts=facts_of_pods(tick.frame.pods))
+    assert be_request_millicpu(view.pods) <= MOST_AMOUNT  # what a round measures of it is in the frames after it
+    made = ShardRounds(HEADER, with_samples=False)
+    records = [made.start(0), *made.add(RoundEncoder().encode(tick, decided_again(tick), 1), b"", [])]
+    reader = ShardReader(b"".join(records))
+    found = reader.round(reader.rounds[0])
+    assert found is not None and found.tick == tick
+    assert found.is_same(decided_again(tick))
 
 
 @given(raws=st.lists(st.tuples(st.sampled_from([Kind.ROUND, Kind.OBJECTS, Kind.EVENTS]), st.binary(max_size=300))))

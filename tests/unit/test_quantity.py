@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.errors import ConfigError
-from koordebpf.quantity import cpu_text, memory_text, parse_quantity, quantity_bytes
+from koordebpf.quantity import (
+    MOST_AMOUNT,
+    cpu_text,
+    memory_text,
+    parse_quantity,
+    quantity_bytes,
+    quantity_millicpu,
+    total,
+    within_int64,
+)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +88,21 @@ def test_rubbish_is_named(rubbish: object) -> None:
 @pytest.mark.parametrize(("text", "number"), [("1500m", 2), ("1m", 1), ("0.1", 1), ("16Gi", 17179869184), ("0", 0)])
 def test_bytes_are_rounded_up(text: str, number: int) -> None:
     assert quantity_bytes(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["1e30", "9e999", "8Ei", "9223372036854775807", "9223372036854775806.5", 10**30, 1e300]
+)
+def test_what_64_bits_do_not_hold_is_the_largest_amount(text: str | int | float) -> None:
+    assert quantity_bytes(text) == quantity_millicpu(text) == MOST_AMOUNT
+    assert total([quantity_bytes(text)] * 3) == MOST_AMOUNT
+
+
+@given(st.integers())
+def test_a_whole_number_is_the_nearest_of_64_bits(number: int) -> None:
+    found = within_int64(number)
+    assert -(2**63) <= found < 2**63
+    assert found == number or abs(number) >= 2**63
 
 
 def test_negative_bytes_are_refused() -> None:

@@ -23,6 +23,12 @@ Messages = Mapping[str, Fields]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _INTEGERS = ("int32", "int64", "uint64", "bool")
+_RANGES = {
+    "int32": (-(1 << 31), (1 << 31) - 1),
+    "int64": (-(1 << 63), (1 << 63) - 1),
+    "uint64": (0, (1 << 64) - 1),
+    "bool": (0, 1),
+}
 _DOUBLE = struct.Struct("<d")
 _MASK = (1 << 64) - 1
 _DEFAULTS: Mapping[str, Any] = {
@@ -70,13 +76,19 @@ def decode(messages: Messages, name: str, data: bytes) -> dict[str, Any]:
 
 def _encode_field(messages: Messages, out: bytearray, number: int, kind: str, value: Any) -> None:
     if kind in _INTEGERS:
-        out += _as_varint(number << 3 | _VARINT) + _as_varint(value & _MASK)
+        out += _as_varint(number << 3 | _VARINT) + _as_varint(_nearest(value, kind) & _MASK)
         return
     if kind == "double":
         out += _as_varint(number << 3 | _FIXED64) + _DOUBLE.pack(value)
         return
     content = value.encode() if kind == "string" else value if kind == "bytes" else encode(messages, kind, value)
     out += _as_varint(number << 3 | _BYTES) + _as_varint(len(content)) + content
+
+
+# Cut to 64 bits, a number that a file has may be any other, also a negative one.
+def _nearest(number: int, kind: str) -> int:
+    least, most = _RANGES[kind]
+    return max(min(number, most), least)
 
 
 # It equals 0, and its bytes are others.

@@ -12,10 +12,13 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from koordebpf.quantity import MOST_AMOUNT
+
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Switch = Annotated[int, Meta(ge=0, le=1)]
-Positive = Annotated[int, Meta(ge=1)]
-NotNegative = Annotated[int, Meta(ge=0)]
+# Why the upper end: the kernel cuts a number to 64 bits, and what is left may be any limit.
+Positive = Annotated[int, Meta(ge=1, le=MOST_AMOUNT)]
+NotNegative = Annotated[int, Meta(ge=0, le=MOST_AMOUNT)]
 
 
 class _Part(msgspec.Struct, frozen=True, omit_defaults=True):

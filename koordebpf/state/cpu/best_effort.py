@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from koordebpf.quantity import total
 from koordebpf.state.cpu.measured import BeCgroup, CpuMeasured
 from koordebpf.state.view import FINISHED_PHASES, PodView
 
 
 def be_request_millicpu(pods: Iterable[PodView]) -> int:
     """Return the sum of batch-cpu that pods with the label BE ask for; those that have ended ask for nothing."""
-    return sum(
+    return total(
         pod.terms.batch_cpu_millicpu for pod in pods if pod.koord_qos == "BE" and pod.phase not in FINISHED_PHASES
     )
 

@@ -17,7 +17,6 @@ from koordebpf.state.katalyst.measured import Cnr, CnrZone
 from koordebpf.state.pods.requests import KATALYST_RESOURCES
 
 _SOCKET, _NUMA, _NIC = "Socket", "Numa", "NIC"
-_MOST = 2**63 - 1  # Kubernetes reads a larger quantity as this one (apimachinery pkg/api/resource, ParseQuantity)
 _MAX_NAME = 253  # as of any object
 _STATUS = "customnoderesource.status"
 
@@ -85,4 +84,4 @@ def _amounts(written: Quantities | None, path: str, *, judged_only: bool = False
 # Pods of one workload request the same, and most zones give what they gave before.
 @functools.lru_cache(maxsize=1024)
 def _amount(written: str | int | float) -> int:
-    return min(quantity_bytes(written), _MOST)
+    return quantity_bytes(written)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from koordebpf.kube.cache.objects import Container, Pod
-from koordebpf.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.quantity import quantity_bytes, quantity_millicpu, total
 from koordebpf.state.pods.effective import EffectiveContainers, effective
 
 NATIVE_MEMORY = "memory"
@@ -91,12 +91,12 @@ def native_memory_of_every_container(pod: Pod, its: EffectiveContainers) -> int 
     Raises: ConfigError: a quantity is none, or negative.
     """
     path = f"pod {pod.key} spec"
-    total = 0
+    requests: list[int] = []
     for container in its.main:
         if not (request := _request(container, NATIVE_MEMORY, quantity_bytes, path)):
             return None
-        total += request
-    return total or None
+        requests.append(request)
+    return total(requests) or None
 
 
 def katalyst_requests(pod: Pod) -> dict[str, int]:
@@ -125,13 +125,13 @@ def _native(pod: Pod, its: EffectiveContainers, resource: str, amount: Amount) -
     path = f"pod {pod.key} spec"
     native = max(_extended(pod, its, resource, amount), _init_peak(its.init, resource, amount, path))
     overhead = (pod.spec.overhead or {}).get(resource)
-    return native if overhead is None else native + amount(overhead, f"{path}.overhead.{resource}")
+    return native if overhead is None else total((native, amount(overhead, f"{path}.overhead.{resource}")))
 
 
 def _extended(pod: Pod, its: EffectiveContainers, resource: str, amount: Amount) -> int:
     sidecars = [container for container in its.init if container.restartPolicy == "Always"]
     path = f"pod {pod.key} spec"
-    return sum(_request(container, resource, amount, path) for container in [*its.main, *sidecars])
+    return total(_request(container, resource, amount, path) for container in [*its.main, *sidecars])
 
 
 def _init_peak(init: Iterable[Container], resource: str, amount: Amount, path: str) -> int:
@@ -144,7 +144,7 @@ def _init_peak(init: Iterable[Container], resource: str, amount: Amount, path: s
             peak = max(peak, started)
         else:
             peak = max(peak, started + request)
-    return peak
+    return total((peak,))
 
 
 def _request(container: Container, resource: str, amount: Amount, path: str) -> int:

@@ -42,6 +42,7 @@ _MAX_ROUNDS = 32  # that wait. Why: a third of a second at 10 ms, 3 MiB at 110 p
 _MAX_EVENTS = 2_000  # Why: as many files as suppression writes in four rounds
 _MAX_SAMPLES = 1_000  # Why: a round comes each second, a sample each 4 ms
 _CLOSE_S = 0.5
+_UNEXPECTED = "an unexpected error; the log has it"
 _SIGNALS_EVERY_NS = 600 * NS_PER_S  # Why: 300 bytes each 10 minutes, and the hour before an incident has it
 
 
@@ -200,9 +201,7 @@ class Recorder:
             try:
                 self._writing.take(each)
             except Exception:  # an error of the recorder must not end it: the next round may be written
-                self.counts.lost_rounds += isinstance(each, _Round)
-                self.counts.problem = "an unexpected error; the log has it"
-                log.exception("the recorder failed on %s", type(each).__name__)
+                self._writing.fail(each)
             self.counts.cpu_s = time.thread_time()
         self._writing.finish(int(self._clock.wall_s() * NS_PER_S))
         self._store.close()
@@ -217,6 +216,17 @@ class _Writing:
         self._reported_lost = 0
         self._said: str | None = None
         self._quality: tuple[SignalQuality, int] | None = None  # as recorded, and when
+
+    # An unexpected error, in an `except` block. Said once until a round is written: the next one may have its cause, too.
+    def fail(self, each: _Round | _Happened) -> None:
+        if isinstance(each, _Round):
+            self._counts.lost_rounds += 1
+        else:
+            self._counts.lost_events += 1
+        self._counts.problem = _UNEXPECTED
+        if self._said != _UNEXPECTED:
+            log.exception("the recorder failed on %s", type(each).__name__.removeprefix("_"))
+        self._said = _UNEXPECTED
 
     def finish(self, wall_ns: int) -> None:
         try:

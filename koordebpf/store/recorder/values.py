@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
+from koordebpf.quantity import within_int64
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.view import Frame
@@ -129,9 +130,20 @@ def joined(tick: TickFrame, objects: RoundObjects) -> TickFrame:
 
 
 def encode_round(tick: TickFrame, decision: bytes) -> bytes:
-    """Return the round without its objects as MessagePack."""
-    rest = replace(without_objects(tick), states={})
-    return msgspec.msgpack.encode(StoredRound(rest, msgspec.json.encode(tick.states), decision))
+    """Return the round without its objects as MessagePack, each number the nearest that 64 bits hold."""
+    rest = StoredRound(replace(without_objects(tick), states={}), msgspec.json.encode(tick.states), decision)
+    try:
+        return msgspec.msgpack.encode(rest)
+    except OverflowError:
+        return msgspec.msgpack.encode(_with_numbers_of_64_bits(msgspec.to_builtins(rest, builtin_types=(bytes,))))
+
+
+def _with_numbers_of_64_bits(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_numbers_of_64_bits(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_numbers_of_64_bits(each) for each in value]
+    return within_int64(value) if type(value) is int else value
 
 
 def decode_round(raw: bytes, objects: RoundObjects) -> tuple[TickFrame, bytes]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koordebpf.kube.clients import cri, pod_resources
-from koordebpf.kube.clients.protobuf import Messages, decode
+from koordebpf.kube.clients.protobuf import Messages, decode, encode
 from koordebpf.kube.nri.messages import NRI_MESSAGES, TTRPC_MESSAGES
 from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, POD_MESSAGES, REGISTRATION_MESSAGES
 from koordebpf.kube.plugins.pods import POD_TABLE
@@ -337,3 +337,21 @@ def value_of(content: Any) -> Any:
     if isinstance(content, list):
         return [value_of(each) for each in content]
     return {name: value_of(each) for name, each in content.values()} if isinstance(content, dict) else content
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "sent"),
+    [
+        ("int32", 10**30, 2**31 - 1),
+        ("int32", -(10**30), -(2**31)),
+        ("int64", 2**63, 2**63 - 1),
+        ("?int64", -(2**63) - 1, -(2**63)),
+        ("uint64", 2**64, 2**64 - 1),
+        ("uint64", -1, 0),
+        ("*int64", [10**30], [2**63 - 1]),
+    ],
+)
+def test_a_number_that_its_type_does_not_hold_is_sent_as_the_nearest(kind: str, number: Any, sent: Any) -> None:
+    messages: Messages = {"m": {"n": (1, kind)}}
+    found = decode(messages, "m", encode(messages, "m", {"n": number}))["n"]
+    assert found == sent

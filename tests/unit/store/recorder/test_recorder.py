@@ -293,6 +293,32 @@ def test_events_that_cannot_be_written_at_the_end_are_counted(clock: SetClock, t
     assert recorder.counts.lost_events == 50
 
 
+class _Broken(_Hanging):
+    # Fails as a fault of the code would, not as a disk does.
+    def add(self, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> None:
+        if not self.go.is_set():
+            raise ZeroDivisionError("a fault")
+        self.taken.append(made)
+
+
+def test_an_error_that_comes_with_each_round_is_logged_once_until_one_is_written(
+    clock: SetClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = _Broken()
+    recorder = Recorder(disk, clock)
+    play(recorder, clock, 5)
+    assert [each.message for each in caplog.records if each.exc_info] == ["the recorder failed on Round"]
+    assert (recorder.counts.lost_rounds, recorder.counts.problem) == (5, "an unexpected error; the log has it")
+    disk.go.set()
+    recorder.publish(round_ended(6))
+    until(lambda: recorder.counts.rounds == 1)
+    assert recorder.counts.problem is None
+    disk.go.clear()
+    recorder.publish(round_ended(7))
+    recorder.close()
+    assert len([each for each in caplog.records if each.exc_info]) == 2
+
+
 def test_what_the_signals_are_worth_is_recorded_with_each_change_and_again_after_a_while(
     tmp_path: Path, clock: SetClock
 ) -> None:

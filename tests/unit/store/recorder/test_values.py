@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.measured import NodeMeasure, PsiLine
-from koordebpf.state.view import Frame
+from koordebpf.state.view import Frame, PendingRelease
 from koordebpf.store.recorder.values import (
     OBJECT_FIELDS,
     NodeSample,
     RoundObjects,
+    decode_round,
+    encode_round,
     joined,
     objects_of,
     pack_sample,
@@ -42,6 +45,16 @@ def test_without_its_objects_a_round_has_none() -> None:
     assert all(name not in msgspec.to_builtins(rest.frame) for name in OBJECT_FIELDS)
     assert rest.frame.measured == tick.frame.measured
     assert rest.guards == tick.guards
+
+
+@pytest.mark.parametrize(("number", "kept"), [(10**30, 2**63 - 1), (2**64 - 1, 2**64 - 1), (5, 5)])
+def test_a_number_that_msgpack_cannot_hold_costs_no_round(number: int, kept: int) -> None:
+    tick = tick_at(1)
+    tick = replace(tick, frame=replace(tick.frame, lastEvictNs=number, pending=(PendingRelease("u", 1, number),)))
+    found, decision = decode_round(encode_round(tick, b"{}"), objects_of(tick))
+    assert found.frame.lastEvictNs == found.frame.pending[0].credit_bytes == kept
+    assert found.frame.measured == tick.frame.measured
+    assert (found.guards, found.states, decision) == (tick.guards, tick.states, b"{}")
 
 
 @pytest.mark.parametrize(
