@@ -9,7 +9,7 @@ import json
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -20,7 +20,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
 class Said(NamedTuple):
     """What a command says. `parts` are sent one by one as standard output."""
 
-    parts: tuple[bytes, ...] = ()
+    parts: Iterable[bytes] = ()
     stderr: bytes = b""
     code: int = 0
     cut: bool = False  # the connection ends before the command does

@@ -20,6 +20,8 @@ from koordebpf.kube.remote.exec import output_of, text_of
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import OpenPlan
 from koordebpf.store.v1.encode import audit_json
+from koordebpf.tools.cluster.asking import Agents
+from koordebpf.tools.cluster.recordings import fetch_recording
 from tests.contract.remote_cluster import RemoteCluster, Said, agent_pod
 from tests.support.values.builders import frame, plan_of, pod
 
@@ -148,6 +150,32 @@ class TestCommandsInPods:
     def test_a_refusal_names_the_right_that_is_missing(self, cluster: RemoteCluster, opened: Cluster) -> None:
         cluster.exec_status = 403
         with pytest.raises(KubeDenied, match=r"create pods/exec: 403 .*needs RBAC verb create on pods/exec"):
+            self.text(opened)
+
+    def test_a_recording_without_an_end_is_cut_before_it_fills_the_disk(
+        self, cluster: RemoteCluster, opened: Cluster, tmp_path: Path
+    ) -> None:
+        sent: list[int] = []
+
+        def endless() -> Iterator[bytes]:
+            while len(sent) < 4096:
+                sent.append(64 << 10)
+                yield bytes(64 << 10)
+
+        cluster.run = lambda pod, command: Said(endless())
+        agents = Agents(opened, "koordebpf-system", within_s=20)
+        with pytest.raises(KubeError, match=r"a: it sent more than 1\.0 MiB"):
+            fetch_recording(agents, "a", tmp_path / "new", most_bytes=1 << 20)
+        assert sum(sent) < 64 << 20  # the rest was on its way; all of it would be 256 MiB
+        assert not (tmp_path / "new").exists()
+
+    def test_a_message_is_not_held_that_is_larger_than_any_of_an_api_server(
+        self, cluster: RemoteCluster, opened: Cluster
+    ) -> None:
+        cluster.run = lambda pod, command: Said((bytes(3 << 20),) * 3)
+        assert len(self.text(opened)[0]) == 9 << 20
+        cluster.run = lambda pod, command: Said((bytes(5 << 20),))
+        with pytest.raises(KubeError, match="a message of more than 4 MiB"):
             self.text(opened)
 
     @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 _STDERR_BYTES: Final = 64 << 10
 _STDOUT_BYTES: Final = 64 << 20
+_MESSAGE_BYTES: Final = 4 << 20  # Why: the API server sends 32 KiB each; a frame's length is what the node says
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -90,7 +91,10 @@ def _ended(socket: WebSocket, take: Callable[[bytes], object], until_s: float, w
     import websocket
 
     stderr = bytearray()
+    received = _Received(socket.frame_buffer.recv, what)
+    socket.frame_buffer.recv = received
     while True:
+        received.bytes = 0
         left_s = until_s - time.monotonic()
         if left_s <= 0:
             raise KubeError(f"{what}: it did not end in time")
@@ -111,6 +115,20 @@ def _ended(socket: WebSocket, take: Callable[[bytes], object], until_s: float, w
             stderr += rest[: _STDERR_BYTES - len(stderr)]
         elif channel == bytes([_STATUS]) and rest:
             return Ended(_exit_code(rest, what), stderr.decode(errors="replace"))
+
+
+# What comes of one message: the library holds all of it before anybody can look at it.
+class _Received:
+    def __init__(self, receive: Callable[[int], bytes], what: str) -> None:
+        self._receive, self._what = receive, what
+        self.bytes = 0
+
+    def __call__(self, most: int) -> bytes:
+        chunk = self._receive(most)
+        self.bytes += len(chunk)
+        if self.bytes > _MESSAGE_BYTES:
+            raise KubeError(f"{self._what}: a message of more than {_MESSAGE_BYTES >> 20} MiB", retry=False)
+        return chunk
 
 
 # metav1.Status: of a command that failed the exit code is a cause of its own.

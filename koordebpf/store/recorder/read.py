@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from koordebpf.errors import ConfigError, DecodeError
 from koordebpf.store.recorder.ring import shards_in
@@ -12,6 +12,9 @@ from koordebpf.store.recorder.rounds import ReadRound, ShardReader
 from koordebpf.store.recorder.shard import Head
 from koordebpf.store.recorder.shard_file import index_of
 from koordebpf.store.recorder.values import NodeSample, Pace, RecordedEvent
+
+MOST_HELD_BYTES: Final = 2 << 30  # Why: the largest file that is written is a GiB, and a ring by default 64 MiB
+_TOO_LARGE: Final = "left out: with it the recording is larger than may be held in memory"
 
 
 class _At(NamedTuple):
@@ -23,17 +26,20 @@ class _At(NamedTuple):
 class Recording:
     """One file, or all shards of a folder. A round that several paces have is there once.
 
-    `problems` grows while it is read: what was passed over, with file and offset.
+    `problems` grows while it is read: what was passed over, with file and offset. What needs more memory than
+    `most_bytes` is left out, the oldest shards first: whose node it was is not always who reads it.
 
     Raises:  ConfigError: nothing of it is a recording. OSError: it cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, most_bytes: int = MOST_HELD_BYTES) -> None:
         self.path = path
+        self._left_bytes = most_bytes
         self.problems: list[str] = []
         self._shards: list[tuple[Path, ShardReader]] = []
-        for each in shards_of(path):
+        for each in reversed(shards_of(path)):
             self._open(each)
+        self._shards.reverse()
         if not self._shards:
             found = self.problems[0] if self.problems else "no shard is there"
             raise ConfigError(str(path), found, "must be a recording of an agent's rounds, or a folder of such")
@@ -86,9 +92,12 @@ class Recording:
 
     def _open(self, path: Path) -> None:
         try:
-            data = path.read_bytes()
-            index = index_of(path).read_bytes() if index_of(path).exists() else b""
+            data = _bytes_of(path, self._left_bytes)
+            index = _bytes_of(index_of(path), self._left_bytes - len(data)) if index_of(path).exists() else b""
             shard = ShardReader(data, index)
+            if shard.content.held_bytes > self._left_bytes:
+                raise DecodeError(_TOO_LARGE)
+            self._left_bytes -= shard.content.held_bytes
         except FileNotFoundError:  # the agent has removed it just now
             return
         except DecodeError as error:
@@ -107,6 +116,14 @@ class Recording:
             for head in shard.rounds:
                 runs.setdefault((shard.header.run, head.wall_ns), _At(head.wall_ns, number, head))
         return sorted(runs.values(), key=lambda at: (at.wall_ns, at.shard, at.head.number))
+
+
+def _bytes_of(path: Path, most_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(max(most_bytes, 0) + 1)
+    if len(data) > most_bytes:
+        raise DecodeError(_TOO_LARGE)
+    return data
 
 
 def shards_of(path: Path) -> list[Path]:

@@ -217,7 +217,7 @@ class _Writing:
         self._said: str | None = None
         self._quality: tuple[SignalQuality, int] | None = None  # as recorded, and when
 
-    # An unexpected error, in an `except` block. Said once until a round is written: the next one may have its cause, too.
+    # An unexpected error, in an `except` block. Said once until a round is written: the next may have its cause, too.
     def fail(self, each: _Round | _Happened) -> None:
         if isinstance(each, _Round):
             self._counts.lost_rounds += 1

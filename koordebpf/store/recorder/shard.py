@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ _MIN_WINDOW_LOG = 18
 # rounds with it, and against the one before a busy node's round takes 60 % of what it takes against the first.
 _GROUP = 32
 _MAX_RAW = 64 << 20  # Why: a round of 10,000 pods is 12 MB; what a damaged length says is not allocated
+_MAX_RECORDS = 1_000_000  # Why: a file of a GiB, the largest that is written, has 650,000; each takes 200 bytes to read
+_HEAD_OBJECT_BYTES = 200
 _HEAD = struct.Struct("<4sBB2xIIIIIQI4x")
 _CRC = struct.Struct("<I")
 HEAD_BYTES = _HEAD.size + _CRC.size
@@ -204,17 +207,19 @@ def heads(data: bytes, index: bytes = b"") -> Iterator[Head | Damage]:
         offset = following
 
 
-def _entries(index: bytes) -> list[int]:
+def _entries(index: bytes) -> deque[int]:
     found = []
     for at in range(0, len(index) - INDEX_BYTES + 1, INDEX_BYTES):
         entry = index[at : at + _INDEX.size]
         if zlib.crc32(entry) == _CRC.unpack_from(index, at + _INDEX.size)[0]:
             found.append(_INDEX.unpack(entry)[0])
-    return sorted(found)
+    return deque(sorted(found))
 
 
-def _next(data: bytes, offset: int, entries: list[int]) -> int | None:
-    for at in entries:
+# Takes the entries that it has looked at: offsets only grow.
+def _next(data: bytes, offset: int, entries: deque[int]) -> int | None:
+    while entries:
+        at = entries.popleft()
         if at > offset and parse_head(data, at) is not None:
             return at
     at = data.find(MAGIC, offset + 1)
@@ -234,12 +239,12 @@ def _ends_within_header(data: bytes) -> bool:
 
 
 class ShardContent:
-    """The records of a shard that can be read, and its damages.
+    """The records of a shard that can be read, and its damages; both together `most_records` at most.
 
-    Raises:  DecodeError: it has no header of a recording.
+    Raises:  DecodeError: it has no header of a recording, or more records.
     """
 
-    def __init__(self, data: bytes, index: bytes = b"") -> None:
+    def __init__(self, data: bytes, index: bytes = b"", *, most_records: int = _MAX_RECORDS) -> None:
         self._data = data
         self.damages: list[Damage] = []
         self.records: list[Head] = []
@@ -248,6 +253,8 @@ class ShardContent:
                 self.damages.append(each)
             else:
                 self.records.append(each)
+            if len(self.records) + len(self.damages) > most_records:
+                raise DecodeError(f"it has more than {most_records} records")
         self._by_number = {each.number: each for each in self.records}
         self._last: dict[int, tuple[int, bytes]] = {}  # kind → number of the record that was read last, and its content
         self._plain = zstandard.ZstdDecompressor()
@@ -259,6 +266,12 @@ class ShardContent:
             self.header = msgspec.json.decode(self.raw(self.records[0]), type=RecordingHeader)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DecodeError(f"its header is none of this version: {error}") from error
+
+    @property
+    def held_bytes(self) -> int:
+        """About as much as it takes of memory: itself, its places of records, and its events and samples once read."""
+        loose = sum(each.raw_length for each in self.records if each.kind in (Kind.SAMPLES, Kind.EVENTS))
+        return len(self._data) + _HEAD_OBJECT_BYTES * len(self.records) + loose
 
     def record(self, number: int) -> Head | None:
         """Return the record with this number; None: it cannot be read, or there is none."""

@@ -9,7 +9,7 @@ from koordebpf.errors import ConfigError, KubeError
 from koordebpf.kube.remote.exec import run_in_pod
 from koordebpf.kube.remote.pods import CONTAINER, RemotePod
 from koordebpf.tools.cluster.asking import Agents
-from koordebpf.tools.recorder.pack import unpack
+from koordebpf.tools.recorder.pack import MOST_SENT_BYTES, Incoming, unpack
 
 
 def agent_on(agents: Agents, node: str) -> RemotePod:
@@ -24,10 +24,10 @@ def agent_on(agents: Agents, node: str) -> RemotePod:
     return found
 
 
-def fetch_recording(agents: Agents, node: str, folder: Path) -> int:
-    """Write a node's recording into a new folder; return the bytes that it has.
+def fetch_recording(agents: Agents, node: str, folder: Path, *, most_bytes: int = MOST_SENT_BYTES) -> int:
+    """Write a node's recording into a new folder; return the bytes that it has. The node may send `most_bytes`.
 
-    Raises:  ConfigError: the folder is there already, or the node has no agent. KubeError: it does not come.
+    Raises:  ConfigError: the folder is there already, or the node has no agent. KubeError: none comes, or more.
     """
     agent = agent_on(agents, node)
     if folder.exists():
@@ -35,7 +35,8 @@ def fetch_recording(agents: Agents, node: str, folder: Path) -> int:
     # Beside it: what the disk has no room for is found out before anything is made.
     with tempfile.TemporaryFile(dir=folder.absolute().parent) as sent:
         command = ("koordebpf", "recording", "pack")
-        ended = run_in_pod(agents.cluster, agent.place, CONTAINER, command, sent.write, within_s=agents.within_s)
+        take = Incoming(sent, most_bytes, node).take
+        ended = run_in_pod(agents.cluster, agent.place, CONTAINER, command, take, within_s=agents.within_s)
         if ended.exit_code:
             raise KubeError(f"{node}: {ended.stderr.strip() or f'exit code {ended.exit_code}'}", retry=False)
         sent.seek(0)

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from koordebpf.errors import ConfigError
+from koordebpf.errors import ConfigError, KubeError
 from koordebpf.store.recorder.shard_file import INDEX_SUFFIX, SUFFIX
+from koordebpf.units import format_bytes
 
 _MOST_BYTES: Final = 4 << 30  # unpacked. Why: what a node may send must not fill the disk of who asks
 _MOST_FILES: Final = 10_000
+MOST_SENT_BYTES: Final = _MOST_BYTES + 2 * _MOST_FILES * tarfile.BLOCKSIZE + tarfile.RECORDSIZE  # with tar's own
 _CHUNK_BYTES: Final = 256 << 10
 
 
@@ -66,6 +68,29 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
         entry = tarfile.TarInfo(name)
         entry.size, entry.mtime, entry.mode = found.st_size, int(found.st_mtime), 0o600
         archive.addfile(entry, file)
+
+
+class Incoming:
+    """What another machine sends, on its way into a file: counted before it is written.
+
+    Args:
+        file: takes it.
+        most_bytes: of all.
+        name: of what is sent, for the error.
+    """
+
+    def __init__(self, file: IO[bytes], most_bytes: int, name: str) -> None:
+        self._file, self._left, self._most, self._name = file, most_bytes, most_bytes, name
+
+    def take(self, chunk: bytes) -> None:
+        """Write a part.
+
+        Raises:  KubeError: with it there are more than `most_bytes`; nothing of it is written. OSError: of the file.
+        """
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise KubeError(f"{self._name}: it sent more than {format_bytes(self._most)}", retry=False)
+        self._file.write(chunk)
 
 
 def unpack(stream: IO[bytes], folder: Path) -> int:

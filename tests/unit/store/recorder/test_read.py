@@ -10,7 +10,8 @@ from koordebpf.errors import ConfigError
 from koordebpf.store.recorder.magic import is_recording_path
 from koordebpf.store.recorder.read import Recording, shards_of
 from koordebpf.store.recorder.ring import RULES, RingFolder, Run, shards_in
-from koordebpf.store.recorder.values import Pace
+from koordebpf.store.recorder.stores import FileStore
+from koordebpf.store.recorder.values import Pace, RecordedEvent
 from koordebpf.units import MIB
 from tests.support.values.rounds import encoded, wall_ns
 
@@ -69,19 +70,45 @@ def test_the_folder_above_those_of_nodes_is_read_too(tmp_path: Path) -> None:
     assert len(shards_of(tmp_path)) == 6
 
 
-def test_a_shard_that_the_agent_removes_meanwhile_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_the_agent_removes_meanwhile_is_passed_over(tmp_path: Path) -> None:
     ring(tmp_path)
-    gone, real = shards_in(tmp_path)[0], Path.read_bytes
+    gone = shards_in(tmp_path)[0]
+    gone.unlink()
+    gone.symlink_to(tmp_path / "nothing")  # is listed, and not there
+    recording = Recording(tmp_path)
+    assert (len(recording.shards), recording.problems) == (2, [])
 
-    def read_bytes(path: Path) -> bytes:
-        if path == gone:
-            path.unlink(missing_ok=True)
-        return real(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    assert len(Recording(tmp_path).shards) == 2
+def test_of_shards_that_are_too_large_together_the_oldest_are_left_out(tmp_path: Path) -> None:
+    with RingFolder(tmp_path, RUN, 8 * MIB) as made:
+        for second in range(0, 1500, 50):
+            made.add(Pace.SECONDS, encoded(second), b"", [])
+    shards = Recording(tmp_path).shards
+    assert len(shards) == 5
+    held = [shard.content.held_bytes for _, shard in shards]
+    found = Recording(tmp_path, most_bytes=sum(held[-3:]))
+    assert [path for path, _ in found.shards] == [path for path, _ in shards[-3:]]
+    assert [each.partition(":")[0] for each in found.problems] == [str(path) for path, _ in reversed(shards[:2])]
+    assert "larger than may be held" in found.problems[0]
+    assert found.times_ns == Recording(tmp_path).times_ns[-len(found) :]
+
+
+def test_events_that_are_small_on_disk_and_large_when_read_count_as_that(tmp_path: Path) -> None:
+    small, large = FileStore(tmp_path / "small", RUN, 8 * MIB), FileStore(tmp_path / "large", RUN, 8 * MIB)
+    for store, length in ((small, 1), (large, 4 * MIB)):
+        store.add(encoded(0), b"", [RecordedEvent("TickFailed", 0.0, {"reason": "x" * length})])
+        store.close()
+    assert (tmp_path / "large").stat().st_size < 2 * (tmp_path / "small").stat().st_size
+    Recording(tmp_path / "small", most_bytes=MIB)
+    with pytest.raises(ConfigError, match="larger than may be held"):
+        Recording(tmp_path / "large", most_bytes=MIB)
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ConfigError, match="larger than may be held"):
+        Recording(tmp_path / "large", most_bytes=MIB)
 
 
 def test_a_damaged_round_is_none_and_named(tmp_path: Path) -> None:

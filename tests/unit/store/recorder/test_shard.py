@@ -255,3 +255,14 @@ def test_rounds_are_read_in_any_order() -> None:
         found = reader.round(reader.rounds[second])
         assert found is not None and found.tick == round_at(second)[0]
     assert reader.damages == []
+
+
+@pytest.mark.parametrize("most", [5, 6, 7])
+def test_more_records_than_a_file_can_have_are_not_all_looked_at(most: int) -> None:
+    data = b"".join(shard(rounds=5))
+    assert len(ShardContent(data).records) == 7  # with its header and its objects
+    if most == 7:
+        assert len(ShardContent(data, most_records=most).records) == 7
+    else:
+        with pytest.raises(DecodeError, match=f"more than {most} records"):
+            ShardContent(data, most_records=most)

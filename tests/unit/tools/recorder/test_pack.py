@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.errors import ConfigError
-from koordebpf.tools.recorder.pack import packed, unpack
+from koordebpf.errors import ConfigError, KubeError
+from koordebpf.tools.recorder.pack import MOST_SENT_BYTES, Incoming, packed, unpack
 
 SHARD = "day-1700000000-0011aabb-1.rounds"
 
@@ -124,3 +124,23 @@ def test_more_than_10_000_files_are_refused_also_where_they_are_none_of_a_record
     else:
         with pytest.raises(ConfigError, match="10001 files"):
             unpack(sent, tmp_path / "here")
+
+
+def test_what_is_sent_is_counted_before_it_is_written() -> None:
+    file = io.BytesIO()
+    incoming = Incoming(file, 10, "node-1")
+    incoming.take(b"12345")
+    incoming.take(b"67890")
+    for _ in range(2):
+        with pytest.raises(KubeError, match="node-1: it sent more than 10 B"):
+            incoming.take(b"x")
+    assert file.getvalue() == b"1234567890"
+
+
+def test_as_much_may_be_sent_as_may_be_unpacked(tmp_path: Path) -> None:
+    sizes = MOST_SENT_BYTES - (4 << 30)
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for number in range(10_000):
+            tar.addfile(tarfile.TarInfo(f"{number}.rounds"), io.BytesIO())
+    assert len(made.getvalue()) + 10_000 * (tarfile.BLOCKSIZE - 1) <= sizes
