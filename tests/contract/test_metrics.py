@@ -50,6 +50,7 @@ from koordebpf.state.stalls.ledger import Charge
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.recorder import RecorderCounts
+from koordebpf.store.recorder.values import Pace
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod
 
@@ -110,6 +111,7 @@ CONTRACT = {
     "koordebpf_recorder_lost_events_total": set(),
     "koordebpf_recorder_bytes": set(),
     "koordebpf_recorder_failing": set(),
+    "koordebpf_recorder_reach_seconds": {"pace"},
     "koordebpf_recorder_cpu_seconds_total": set(),
     "koordebpf_eviction_hook_calls_total": {"hook", "outcome"},
     "koordebpf_eviction_hook_seconds_total": {"hook"},
@@ -239,7 +241,7 @@ def metrics() -> AgentMetrics:
     metrics.decision.exempt_bytes = {"policy": 1}
     metrics.node.eligibility = Eligibility(5, 2, {"unlabelled": 3})
     metrics.signals.quality = SignalQuality("files", "pressure", "watched", "files", "backend files: …")
-    metrics.sinks.recorder = RecorderCounts(rounds=5)
+    metrics.sinks.recorder = RecorderCounts(rounds=5, reach_s={Pace.SECONDS: 3600.0})
     metrics.sinks.shadow = ShadowMetrics(JudgedOnce())
     metrics.pods.by_attribution = {"attributed": 3}
     metrics.pods.synced_age_s = 0.5

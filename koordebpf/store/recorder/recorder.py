@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -20,7 +20,7 @@ from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.store.recorder.events import recorded, rounds_lost, signals_seen
 from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder
-from koordebpf.store.recorder.values import SAMPLE_BYTES, RecordedEvent, pack_sample, unpack_samples
+from koordebpf.store.recorder.values import SAMPLE_BYTES, Pace, RecordedEvent, pack_sample, unpack_samples
 from koordebpf.store.sink import (
     AgentStopped,
     Event,
@@ -68,12 +68,18 @@ class Store(Protocol):
     def bytes_on_disk(self) -> int:
         """What is on disk."""
 
+    def reach_s(self, wall_ns: int) -> Mapping[Pace, float]:
+        """Return how far back each pace reaches at that time."""
+
     def close(self) -> None:
         """Close all files."""
 
 
 class RecorderCounts(msgspec.Struct):
-    """What became of rounds and events since the start. `problem` None: the last one was written."""
+    """What became of rounds and events since the start. `problem` None: the last one was written.
+
+    `reach_s`: how far back each pace reached when the last round was written.
+    """
 
     rounds: int = 0
     lost_rounds: int = 0
@@ -81,6 +87,7 @@ class RecorderCounts(msgspec.Struct):
     bytes: int = 0
     cpu_s: float = 0.0  # of the thread that encodes and writes
     problem: str | None = None
+    reach_s: Mapping[Pace, float] = {}
 
 
 class _Round(NamedTuple):
@@ -256,6 +263,7 @@ class _Writing:
             self._counts.lost_rounds += 1
             self._say(os_reason(error))
         self._counts.bytes = self._store.bytes_on_disk
+        self._counts.reach_s = self._store.reach_s(each.wall_ns)
 
     # With each change, and again after a while: the shard that has it is removed some time.
     def _note_signals(self, each: _Round) -> None:

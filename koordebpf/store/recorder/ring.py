@@ -84,6 +84,11 @@ class RingFolder(Closing):
         """What is on disk, of all shards with their indexes."""
         return sum(each.bytes_on_disk for each in self._rings.values())
 
+    def reach_s(self, wall_ns: int) -> dict[Pace, float]:
+        """Return how far back each pace reaches at that time; one that has no shard is left out."""
+        oldest = {pace: each.oldest_ns for pace, each in self._rings.items()}
+        return {pace: max(wall_ns - at, 0) / NS_PER_S for pace, at in oldest.items() if at is not None}
+
     def add(self, pace: Pace, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> None:
         """Append a round.
 
@@ -126,6 +131,12 @@ class _PaceRing:
     @property
     def bytes_on_disk(self) -> int:
         return sum(self._closed.values()) + (self._open.bytes if self._open else 0)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        if self._closed:
+            return _order(next(iter(self._closed)))[0] * NS_PER_S
+        return self._open.made_ns if self._open else None
 
     def add(self, made: EncodedRound, samples_raw: bytes, events: Sequence[RecordedEvent]) -> None:
         shard = self._shard(made.wall_ns)

@@ -22,6 +22,7 @@ from koordebpf.store.recorder.rounds import EncodedRound
 from koordebpf.store.recorder.selection import Selection
 from koordebpf.store.recorder.shard_file import ShardFile, size_on_disk
 from koordebpf.store.recorder.values import Pace, RecordedEvent, unpack_samples
+from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
 
@@ -61,6 +62,10 @@ class RingStore:
     def bytes_on_disk(self) -> int:
         """What is on disk."""
         return self._folder.bytes_on_disk if self._folder else 0
+
+    def reach_s(self, wall_ns: int) -> dict[Pace, float]:
+        """Return how far back each pace reaches at that time."""
+        return self._folder.reach_s(wall_ns) if self._folder else {}
 
     def want_around(self, at_ns: int) -> None:
         """Keep the rounds around that moment, as around a decision."""
@@ -158,6 +163,10 @@ class FileStore:
     def bytes_on_disk(self) -> int:
         """What is on disk."""
         return self._shard.bytes
+
+    def reach_s(self, wall_ns: int) -> dict[Pace, float]:
+        """Return how far back it reaches at that time."""
+        return {Pace.ALL: max(wall_ns - self._shard.made_ns, 0) / NS_PER_S}
 
     def commit(self) -> None:
         """Put a file in its place.

@@ -101,8 +101,12 @@ class RecordedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: Mapping[str, Any] = {}
 
 
-def objects_of(tick: TickFrame, pods: tuple[Pod, ...] | None = None) -> RoundObjects:
-    """Return the part of a round that rarely changes, with these pods in place of its own; nothing is copied."""
+def objects_of(
+    tick: TickFrame,
+    pods: tuple[Pod, ...] | None = None,
+    pdbs: tuple[PodDisruptionBudget, ...] | None = None,
+) -> RoundObjects:
+    """Return the part of a round that rarely changes, with these in place of its own; nothing is copied."""
     frame = tick.frame
     return RoundObjects(
         settings=tick.settings,
@@ -112,7 +116,7 @@ def objects_of(tick: TickFrame, pods: tuple[Pod, ...] | None = None) -> RoundObj
         nodeSLO=frame.nodeSLO,
         sloControllerConfig=frame.sloControllerConfig,
         featureGates=frame.featureGates,
-        podDisruptionBudgets=frame.podDisruptionBudgets,
+        podDisruptionBudgets=frame.podDisruptionBudgets if pdbs is None else pdbs,
         namespaces=frame.namespaces,
         strategyInForce=frame.strategyInForce,
     )

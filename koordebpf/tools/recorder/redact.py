@@ -25,7 +25,7 @@ def redact_recording(recording: Recording, output: Path) -> str:
 
     Raises:  ConfigError: it cannot be written.
     """
-    names, again, encoder = Names(secrets.token_bytes(32)), DecidesAgain(), RoundEncoder()
+    names, again, encoder = Names(secrets.token_bytes(32)), DecidesAgain(), RoundEncoder(is_bounded=False)
     events, samples = recording.events(), sorted(recording.samples(), key=lambda each: each.at_ns)
     redacted = _Rounds(names)
     written = otherwise = refused = 0

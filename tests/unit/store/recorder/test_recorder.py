@@ -97,6 +97,7 @@ def test_each_round_is_read_as_it_was_published(ring: Recorder, clock: SetClock,
         assert found.tick == tick and found.is_same(decision)
     assert len(list(recording.samples())) == 60  # all rounds are around the decision
     assert ring.counts.bytes == sum(path.stat().st_size for path in (tmp_path / "ring").iterdir())
+    assert ring.counts.reach_s == {Pace.DECISIONS: 19, Pace.SECONDS: 19, Pace.DAY: 19}
     assert 0 < ring.counts.cpu_s < 10
 
 
@@ -162,6 +163,9 @@ class _Hanging:
 
     def want_around(self, at_ns: int) -> None:
         pass
+
+    def reach_s(self, wall_ns: int) -> dict[Pace, float]:
+        return {}
 
     def close(self) -> None:
         pass

@@ -266,3 +266,10 @@ def test_more_records_than_a_file_can_have_are_not_all_looked_at(most: int) -> N
     else:
         with pytest.raises(DecodeError, match=f"more than {most} records"):
             ShardContent(data, most_records=most)
+
+
+def test_a_small_change_of_large_objects_is_a_small_record() -> None:
+    encoder, raw = ShardEncoder(HEADER), random.Random(7).randbytes(160_000).hex()
+    encoder.objects(raw.encode(), 0)
+    encoder.objects(f"{raw[:70_000]}changed{raw[70_007:]}".encode(), 1)
+    assert len(encoder.objects(f"{raw[:70_000]}again{raw[70_005:]}".encode(), 2)) < 1024
