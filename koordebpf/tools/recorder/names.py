@@ -1,30 +1,64 @@
-"""Names out of a round's JSON, by keyed hashes. Pure; a name has the same hash wherever it is."""
+"""Names out of a round's JSON, by keyed hashes. Pure; a name has the same hash wherever it is.
+
+A string stays only where `words` knows it, or where it is a number, an amount, a time or a list of CPUs. Everything
+else is a name: what is not thought of is replaced, not kept.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-# Objects of Kubernetes: fields of which the value is a name, and maps of which keys and values are.
-_NAMES = frozenset({"name", "namespace", "uid", "nodeName", "containerID", "workload", "ownPodUid", "container", "key"})
+from koordebpf.policy.pod_keys import ANNOTATIONS, LABELS
+from koordebpf.tools.recorder.words import OF_NODES, RESOURCES, keys, words
+
+# A name may be a word, too: of these fields no word stays.
+_NAMES = frozenset(
+    {
+        *(
+            "name",
+            "namespace",
+            "pod_name",
+            "container",
+            "container_name",
+            "comm",
+            "nodeName",
+            "node",
+            "uid",
+            "ownPodUid",
+        ),
+        *("workload", "killed", "refused"),
+    }
+)
+_KEPT_NAMES = frozenset({"*", "v1", "Pod", *RESOURCES})
 _MAPS = frozenset({"labels", "annotations", "matchLabels", "nodeSelector"})
-_LISTS = frozenset({"values", "refused", "killed", "namespaces"})  # of names, where they hold strings
-_PATHS = frozenset({"path", "cgroupPath", "hostPath"})
-# What policy reads stays: keys of these domains with their values, and of the others' labels the key.
-_KEPT_DOMAINS = frozenset({"koordinator.sh", "node.koordinator.sh", "katalyst.kubewharf.io"})
-_KEPT_VALUES = frozenset({"kubernetes.io/arch", "kubernetes.io/os", "kubernetes.io/config.source"})
-_KEPT_CLASSES = re.compile(r"system-(node|cluster)-critical|koord-(prod|mid|batch|free)")
+_VALUES = frozenset({"old", "new", "value"})  # of cgroup files
+_KEPT_KEYS = ANNOTATIONS | LABELS | OF_NODES
 _KEPT_PARTS = re.compile(
-    r"|sys|fs|cgroup|proc|dev|run|var|tmp|kubepods(-besteffort|-burstable)?(\.slice)?|besteffort|burstable|system\.slice"
-    r"|user\.slice|init\.scope|(cpu|cpuset|cpuacct|memory|io|blkio|pids|cgroup|hugetlb|net_cls)(\.[a-z0-9_.]+)?"
+    r"|sys|fs|cgroup|proc|dev|run|var|lib|tmp|unified|kubelet|kubepods(-besteffort|-burstable)?(\.slice)?|besteffort"
+    r"|burstable|system\.slice|user\.slice|init\.scope|resctrl|schemata|tasks|(cpu|cpuset|cpuacct|memory|io|blkio|pids)"
+    r"(,(cpu|cpuacct))?|cgroup\.(procs|freeze|kill)|cpu\.(max|max\.burst|weight|idle)|cpuset\.(cpus|mems)(\.effective)?"
+    r"|memory\.(max|high|low|min|reclaim|swap\.max)|io\.(max|weight|latency|cost\.qos|cost\.model)|freezer\.state"
 )
 _UID = re.compile(r"[0-9a-f]{8}([-_])[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{12}|\b[0-9a-f]{32,64}\b")
-_DISTINCT = 6  # characters of a name that is looked for within sentences
-_MAX_SEEN = 100_000  # strings of which the answer is remembered
+_OF_A_POD = re.compile(r"((kubepods(-besteffort|-burstable)?-)?pod|cri-containerd-|crio-|docker-)?(\.slice|\.scope)?")
+_PLAIN = re.compile(
+    r"[+-]?\d{1,20}(\.\d{0,9})?([eE][+-]?\d{1,3}|[KMGTPE]i|[numkMGTPE]|%)?"
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)"
+    r"|\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
+)
+_SMALL = re.compile(r"\d{1,4}")  # of a zone, a disk or a CPU
+_RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
+_PART = re.compile(r"[^/=,:;@ ]+")
+_VALUE = re.compile(r"[A-Za-z_][\w.-]*")
+_KINDS = frozenset(
+    ["containerd", "cri-o", "docker", "ReplicaSet", "Deployment", "StatefulSet", "DaemonSet", "Job"]
+)  # before a name
+_SENTENCE = "redacted"
 
 
 class Names:
@@ -33,64 +67,83 @@ class Names:
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._hashes: dict[str, str] = {}
-        self._seen: dict[str, str] = {}
-        self._pattern: re.Pattern[str] | None = None
-
-    def learn(self, value: Any) -> None:
-        """Take note of every name of an object, so that it is found within sentences and keys too."""
-        known = len(self._hashes)
-        self._walk(value, None)
-        if len(self._hashes) != known:
-            self._seen.clear()
-            self._pattern = None
 
     def redacted(self, value: Any) -> Any:
         """Return a value of JSON without the names that are in it."""
-        return self._walk(value, None)
+        return self._walk(value, "")
 
-    def text(self, text: str) -> str:
-        """Return a sentence, a key or a path with the known names and every UID in it replaced."""
-        found = self._seen.get(text)
-        if found is None:
-            if len(self._seen) >= _MAX_SEEN:
-                self._seen.clear()
-            found = _UID.sub(lambda match: self._uid(match[0]), text)
-            found = self._known().sub(lambda match: self._hashes[match[0]], found)
-            self._seen[text] = found
+    def _walk(self, value: Any, field: str) -> Any:
+        if isinstance(value, dict):
+            return self._of_map(value) if field in _MAPS else self._of_object(value)
+        if isinstance(value, list):
+            return [self._walk(each, field) for each in value]
+        return self._text(value, field) if isinstance(value, str) else value
+
+    def _of_object(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        found = {self._field(key): self._walk(each, key) for key, each in value.items()}
+        # An expression of a selector: what labels it names, and the values that it looks for, are as in the labels.
+        if isinstance(key := value.get("key"), str) and isinstance(values := value.get("values"), list):
+            found |= {"key": self._label_key(key), "values": [self._label_value(key, each) for each in values]}
         return found
 
-    def _walk(self, value: Any, field: str | None) -> Any:
-        if isinstance(value, dict):
-            if field in _MAPS:
-                return {self._label_key(key): self._label_value(key, each) for key, each in value.items()}
-            if field == "sloControllerConfig":
-                return {key: self._json_text(each) for key, each in value.items()}
-            return {self.text(key): self._walk(each, key) for key, each in value.items()}
-        if isinstance(value, list):
-            inner = "name" if field in _LISTS else field
-            return [self._walk(each, inner) for each in value]
-        if not isinstance(value, str) or not value:
-            return value
+    def _of_map(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._label_key(key): self._label_value(key, each) for key, each in value.items()}
+
+    def _label_key(self, key: str) -> str:
+        return key if key in _KEPT_KEYS else self._parts(key)
+
+    def _label_value(self, key: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            return self._walk(value, "")
+        return self._text(value, "") if key in _KEPT_KEYS else self._parts(value)
+
+    def _field(self, key: str) -> str:
+        if key in keys() or _SMALL.fullmatch(key):
+            return key
+        return self._path(key) if key.startswith("/") else self._parts(key)
+
+    def _text(self, text: str, field: str) -> str:
         if field in _NAMES:
-            return "/".join(map(self._name, value.split("/")))
-        if field in _PATHS:
-            return "/".join(map(self._part, value.split("/")))
-        if field == "priorityClassName":
-            return value if _KEPT_CLASSES.fullmatch(value) else self._name(value)
-        return self.text(value)
+            return text if text in _KEPT_NAMES or _SMALL.fullmatch(text) else self._parts(text)
+        if not text or text in words() or _PLAIN.fullmatch(text):
+            return text
+        if field == "kernel" and (release := _RELEASE.match(text)):
+            return release[0]
+        if text[0] in "{[":
+            return self._json(text)
+        if text.startswith("/"):
+            return self._path(text)
+        if field in _VALUES:
+            return _VALUE.sub(lambda match: match[0] if match[0] in words() else self._name(match[0]), text)
+        return _SENTENCE if any(map(str.isspace, text)) else self._parts(text)
+
+    def _json(self, text: str) -> str:
+        try:
+            return msgspec.json.encode(self._walk(msgspec.json.decode(text), "")).decode()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._name(text)
+
+    def _path(self, path: str) -> str:
+        return "/".join(map(self._part, path.split("/")))
+
+    def _part(self, part: str) -> str:
+        if _KEPT_PARTS.fullmatch(part) or part in words():
+            return part
+        if (uid := _UID.search(part)) and _OF_A_POD.fullmatch(part[: uid.start()] + part[uid.end() :]):
+            return part[: uid.start()] + self._uid(uid[0]) + part[uid.end() :]
+        return self._name(part)
+
+    # Those of `namespace/name`, `key=value`, `containerd://id`; a sentence in a name's place is one name.
+    def _parts(self, text: str) -> str:
+        return _PART.sub(lambda match: match[0] if match[0] in _KINDS else self._name(match[0]), text)
 
     def _name(self, name: str) -> str:
-        if not name or name in ("*", "v1", "Pod"):
-            return name
         if _UID.fullmatch(name):
             return self._uid(name)
         found = self._hashes.get(name)
         if found is None:
             found = f"n{self._digest(name)[:10]}"
-            self._hashes[name] = found
-            self._hashes[found] = found  # what is redacted already stays
-            self._seen.clear()
-            self._pattern = None
+            self._hashes[name] = self._hashes[found] = found  # what is redacted already stays
         return found
 
     # Of the same form, since kubelet's cgroups have it in their names, also with _ for -.
@@ -110,39 +163,5 @@ class Names:
         return digest
 
     def _digest(self, name: str) -> str:
-        return hashlib.blake2b(name.encode(), key=self._key, digest_size=32).hexdigest()
-
-    def _part(self, part: str) -> str:
-        if _KEPT_PARTS.fullmatch(part):
-            return part
-        replaced = self.text(part)
-        return replaced if replaced != part else self._name(part)
-
-    def _label_key(self, key: str) -> str:
-        domain = key.rpartition("/")[0]
-        is_public = domain in _KEPT_DOMAINS or domain.endswith(("kubernetes.io", "k8s.io"))
-        return key if is_public else self._name(key)
-
-    def _label_value(self, key: str, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if key.rpartition("/")[0] in _KEPT_DOMAINS or key in _KEPT_VALUES:
-            return self.text(value)
-        return self._name(value)
-
-    def _json_text(self, text: Any) -> Any:
-        try:
-            return msgspec.json.encode(self._walk(msgspec.json.decode(text), None)).decode()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
-            return self._name(text) if isinstance(text, str) else text
-
-    def _known(self) -> re.Pattern[str]:
-        if self._pattern is None:
-            self._pattern = _alternatives(self._hashes)
-        return self._pattern
-
-
-def _alternatives(hashes: Mapping[str, str]) -> re.Pattern[str]:
-    names: Iterable[str] = (name for name, found in hashes.items() if len(name) >= _DISTINCT and name != found)
-    found = sorted((re.escape(name) for name in names if "-" in name or any(map(str.isdigit, name))), key=len)[::-1]
-    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(found)})(?![A-Za-z0-9])") if found else re.compile(r"(?!)")
+        digest = hashlib.blake2b(name.encode(errors="surrogatepass"), key=self._key, digest_size=32)
+        return digest.hexdigest()

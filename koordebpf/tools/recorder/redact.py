@@ -17,6 +17,7 @@ from koordebpf.store.recorder.stores import FileStore
 from koordebpf.store.recorder.values import NodeSample, RecordedEvent
 from koordebpf.tools.recorder.names import Names
 from koordebpf.tools.recorder.rounds import DecidesAgain
+from koordebpf.tools.recorder.words import KINDS
 from koordebpf.units import GIB, NS_PER_S
 
 
@@ -67,9 +68,6 @@ class _Rounds:
 
     def tick(self, tick: TickFrame) -> TickFrame | None:
         plain = msgspec.json.decode(msgspec.json.encode(tick))
-        frame = plain["frame"]
-        for field in ("node", "namespaces", "pods", "podDisruptionBudgets", "nodeResourceTopology", "nodeSLO"):
-            self._names.learn(frame.get(field))
         try:
             found = msgspec.json.decode(msgspec.json.encode(self._names.redacted(plain)), type=TickFrame)
         except msgspec.ValidationError:
@@ -81,4 +79,5 @@ class _Rounds:
         return found
 
     def event(self, event: RecordedEvent) -> RecordedEvent:
-        return msgspec.structs.replace(event, data=self._names.redacted(event.data))
+        kind = event.kind if event.kind in KINDS else "Other"
+        return msgspec.structs.replace(event, kind=kind, data=self._names.redacted(event.data))

@@ -9,25 +9,32 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 
+from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.cli import _group
 from koordebpf.cli.reference.schemas import object_schema
 from koordebpf.errors import ConfigError
+from koordebpf.events.records import OomKill
+from koordebpf.kube.cache.objects import Container, ResourceRequirements
+from koordebpf.policy.decide_tick import decided_again
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.outcome import Result as Fate
 from koordebpf.store.frames import RecordedTick
+from koordebpf.store.recorder.events import recorded
 from koordebpf.store.recorder.magic import is_recording_path
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
 from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.store.sink import OomKilled
 from koordebpf.store.v1.encode import encode_decision
 from koordebpf.tools.recorder.record import record_rounds
 from koordebpf.tools.recorder.rounds import parse_time
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS
-from tests.support.values.rounds import encoded, round_at, wall_ns
+from tests.support.values.rounds import encoded, round_at, tick_at, wall_ns
 
 NAMES = (b"job-0", b"job-1", b"spark", b"uid-web", b"node-1", b"uid-spark-job-0", b'"pool"')
 DECIDED = (5, 9)
@@ -241,6 +248,41 @@ def test_a_redacted_recording_has_no_name_and_is_decided_alike(path: Path, tmp_p
     assert "(priority 5000, 201 MiB)" in lines[0]
     assert "evicted by api" in " ".join(run("explain", output).output.split())
     assert "cpu.max" in run("explain", "--writes", output).output
+
+
+def test_what_tenants_write_is_in_no_part_of_a_redacted_recording(tmp_path: Path) -> None:
+    text = {"koordinator.sh/cpuBurst": '{"policy":"auto","cpuBurstPercent":200}', "koordinator.sh/memoryQOS": "bigbank"}
+    labels = {"koordinator.sh/qosClass": "BE", "team": "bigbank", "koordinator.sh/bigbank": "x"}
+    store, encoder = FileStore(tmp_path / "node.rounds", Run("0123abcd", "bigbank"), 8 * MIB), RoundEncoder()
+    for second in range(6):
+        tick = tick_at(second, used_mib=900 if second == 4 else 500)
+        first, *others = tick.frame.pods
+        meta = replace(first.metadata, namespace="bigbank", annotations=text, labels=labels)
+        main = Container("bigbank", ResourceRequirements({"memory": "100Mi"}))
+        spec = replace(first.spec, containers=[main], priorityClassName="bigbank")
+        tick = replace(tick, frame=replace(tick.frame, pods=(replace(first, metadata=meta, spec=spec), *others)))
+        owner = Owner(5, OwnerKind.CONTAINER, f"kubepods/pod{meta.uid}", meta.uid, True, "bigbank", "bigbank")
+        kill = OomKill(tick.frame.measured.now_ns, 7, 0, 10, 9, 0, 0, 42, True, "bigbank")
+        event = recorded(OomKilled(kill, owner, kill.ts_ns), wall_ns(second) / NS_PER_S)
+        store.add(encoder.encode(tick, decided_again(tick), wall_ns(second)), b"", [event])
+    store.close()
+    source, output = tmp_path / "node.rounds", tmp_path / "share.rounds"
+    assert "6 rounds; 0 act now" in run("recording", "redact", source, output).output
+    was, now = (Recording(each) for each in (source, output))
+    for recording, is_there in ((was, True), (now, False)):
+        (_, reader), *_ = recording.shards
+        assert any(b"bigbank" in reader.content.raw(head) for head in reader.content.records) == is_there
+    assert now.decisions == was.decisions == [4]
+    assert [each.kind for each in now.events()] == ["OomKilled"] * 6
+    assert now.events()[0].data["record"]["tgid"] == was.events()[0].data["record"]["tgid"] == 42
+    for one, other in zip(was.rounds(), now.rounds(), strict=True):
+        assert one.tick.frame.measured.node == other.tick.frame.measured.node
+        (pod_was, *_), (pod_is, *_) = one.tick.frame.pods, other.tick.frame.pods
+        assert (pod_is.metadata.annotations or {})["koordinator.sh/cpuBurst"] == text["koordinator.sh/cpuBurst"]
+        assert pod_is.spec.containers[0].resources == pod_was.spec.containers[0].resources
+    assert run("replay", output).output.splitlines()[-1].endswith("each is decided as it was")
+    run("report", output, "-o", tmp_path / "page.html")
+    assert "bigbank" not in (tmp_path / "page.html").read_text()
 
 
 def test_the_same_name_has_another_hash_in_each_copy(path: Path, tmp_path: Path) -> None:
