@@ -117,7 +117,7 @@ def _ended(socket: WebSocket, take: Callable[[bytes], object], until_s: float, w
             return Ended(_exit_code(rest, what), stderr.decode(errors="replace"))
 
 
-# What comes of one message: the library holds all of it before anybody can look at it.
+# What comes of one message: the library holds all of it before it hands it over.
 class _Received:
     def __init__(self, receive: Callable[[int], bytes], what: str) -> None:
         self._receive, self._what = receive, what

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from koordebpf.quantity import MOST_AMOUNT
 from koordebpf.slo.spec import NodeSLOSpec
 
 GROUP = "slo.koordinator.sh"
@@ -87,7 +88,9 @@ def _schema(of: inspect.Type) -> dict[str, Any]:
         case inspect.StrType():
             return {"type": "string"}
         case inspect.IntType():
-            limits = {"minimum": of.ge if of.gt is None else of.gt + 1, "maximum": of.le}
+            # Whatever a schema says, the API server takes no integer above it, and keeps a schema's limits as floats.
+            most = None if of.le == MOST_AMOUNT else of.le
+            limits = {"minimum": of.ge if of.gt is None else of.gt + 1, "maximum": most}
             return {"type": "integer", **{name: limit for name, limit in limits.items() if limit is not None}}
     raise TypeError(f"no structural schema says {of}")
 

@@ -104,7 +104,7 @@ class _Kind(Generic[T]):
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Start anew with what all objects of a namespace may have together."""
+        """Start again with what all objects of a namespace may have together."""
 
     def count(self, each: T) -> None:
         """Note what is recorded of one."""
@@ -151,7 +151,7 @@ class _Pods(_Kind[Pod]):
         self._sizes: dict[str, int] = {}  # by namespace
 
     def use(self, keys: frozenset[str]) -> None:
-        if keys != self._keys:  # other settings read others: all is recorded anew
+        if keys != self._keys:  # other settings read others: all is recorded again
             self._keys, self._given, self._known, self._is_first = keys, None, {}, True
 
     def begin(self) -> None:

@@ -162,7 +162,7 @@ def test_of_budgets_that_change_all_the_time_the_status_is_recorded() -> None:
     assert objects.pdbs((small, large), 10_000 * NS_PER_S) == (small, large)
 
 
-def test_under_settings_that_read_others_all_is_recorded_anew() -> None:
+def test_under_settings_that_read_others_all_is_recorded_again() -> None:
     objects, pods = RecordedObjects(), (with_text("t", {"team/skip": "x", POLICY: "[]"}),)
     assert objects.pods(pods, KEYS, 0)[0].metadata.annotations == {POLICY: "[]"}
     assert objects.pods(pods, KEYS | {"team/skip"}, 1) == pods
