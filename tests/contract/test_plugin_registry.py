@@ -5,6 +5,10 @@ from __future__ import annotations
 import base64
 import os
 import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from koordebpf.collect.plugins.registry import Change, PluginRegistry
 from koordebpf.slo.katalyst.access import AccessSettings, Validation
 from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin
+from tests.support.patience import patience
 
 INSIDE = "system-memory-pressure-eviction-plugin"
 
@@ -260,3 +265,82 @@ def test_a_socket_that_becomes_no_socket_ends_its_plugin(
     one.socket.unlink()
     one.socket.write_text("a file")
     watched.says(Change("one", None))
+
+
+def test_one_that_lost_its_name_has_it_again_once_the_other_is_gone(
+    watched: Watched, plugin: Callable[..., Plugin]
+) -> None:
+    first = plugin("a.sock", "same")
+    watched.says(Change("same", first.socket))
+    second = plugin("b.sock", "same")
+    watched.says(Change("same", second.socket))
+    second.socket.unlink()
+    watched.says(Change("same", None), Change("same", first.socket))
+
+
+def test_one_that_lost_its_name_has_it_again_once_no_process_serves_the_other(
+    watched: Watched, plugin: Callable[..., Plugin], tmp_path: Path
+) -> None:
+    first = plugin("a.sock", "same")
+    watched.says(Change("same", first.socket))
+    killed = Killed(tmp_path, "b.sock", "same")
+    try:
+        watched.says(Change("same", tmp_path / "b.sock"))
+    finally:
+        killed.kill()
+    assert (tmp_path / "b.sock").is_socket()  # as SIGKILL leaves it
+    watched.says(Change("same", None), Change("same", first.socket))
+    assert first.statuses == [(True, "")] * 2
+    watched.refuses("b.sock", "UNAVAILABLE")
+
+
+class Killed:
+    """A plugin in a process of its own, for SIGKILL."""
+
+    def __init__(self, folder: Path, socket_name: str, name: str) -> None:
+        program = (
+            "import sys, pathlib; from tests.contract.eviction_plugin import Plugin; folder, at, name = sys.argv[1:];"
+            "path = pathlib.Path(folder); one = Plugin(path / ('.' + at), name); one.socket.rename(path / at);"
+            "sys.stdin.read()"
+        )
+        command = [sys.executable, "-c", program, str(folder), socket_name, name]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    def kill(self) -> None:
+        """End it without a chance to remove its socket."""
+        self.process.kill()
+        self.process.communicate()
+
+
+SILENT = 200
+
+
+@pytest.mark.slow
+def test_200_that_never_give_a_token_keep_no_other_waiting(plugin: Callable[..., Plugin], tmp_path: Path) -> None:
+    # Each says who it is, and is then silent for as long as Katalyst gives it for its token.
+    mute = socket.socket(socket.AF_UNIX)
+    mute.bind(str(tmp_path / ".mute"))
+    mute.listen(2 * SILENT)
+    one = plugin("z.sock")
+    hung = plugin("a.sock", endpoint=str(tmp_path / ".mute"))
+    for number in range(SILENT):
+        (tmp_path / f"a{number}.sock").hardlink_to(hung.socket)
+    before_kib = anonymous_kib()
+    began_s = time.monotonic()
+    registry = PluginRegistry(tmp_path, (), lambda: None)
+    changes: list[Change] = []
+    try:
+        until(lambda: changes.extend(registry.take()) or changes, "the honest one", 60)
+        took_s = time.monotonic() - began_s
+        threads = sum(each.name == "plugin-asking" for each in threading.enumerate())
+        print(f"registered beside {SILENT} in {took_s:.1f} s; {threads} ask, {anonymous_kib() - before_kib} KiB more")
+    finally:
+        registry.close()
+        mute.close()
+    assert changes == [Change("z", one.socket)]
+    assert took_s < 10 + patience(5)
+
+
+def anonymous_kib() -> int:
+    (line,) = [each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("RssAnon")]
+    return int(line.split()[1])

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-_MOST_SOCKETS = 200  # Why: a directory that fills up must not make the agent ask for ever
+_MOST_SOCKETS = 1000  # Why: a directory that fills up must not make the agent ask for ever
 
 
 def sockets_below(folder: Path) -> dict[Path, tuple[int, int]]:
