@@ -95,11 +95,10 @@ class KubeSilent(KubeError):
 
 
 class KubeTooLarge(KubeError):
-    """An answer has more bytes than the caller accepts; not retried as it was. `head` is how it begins."""
+    """An answer has more bytes than the caller accepts; not retried as it was."""
 
-    def __init__(self, message: str, head: bytes = b"") -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(message, retry=False)
-        self.head = head
 
 
 class KubeBusy(KubeError):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.apiserver import Cluster, Exchange, gives, listing, pod, until
+from koordebpf.kube.http.transport import open_kubelet
+from koordebpf.kube.sources.kubelet import KubeletSource
+from tests.contract.apiserver import Cluster, Exchange, Server, gives, listing, pod, until
 from tests.contract.sources import Open
 from tests.contract.test_api_source import EXPIRED, complaint, names
 from tests.support.patience import patience
@@ -61,43 +64,135 @@ def test_one_that_is_too_large_alone_is_left_out_and_named(open_source: Open, cl
     assert "be/monster cannot be read and is left out: it has more than 8388608 bytes" in said
 
 
-def test_a_server_that_knows_no_limit_is_not_believed_to_have_no_pods(open_source: Open, cluster: Cluster) -> None:
-    whole = gives(200, listing([large(f"p{at:02}", at + 1) for at in range(10)], 9000))
-    cluster.pods.lists += [gives(200, listing(cluster.pods.items, 50)), *[whole] * 20]
+def test_all_pods_of_a_server_that_knows_no_limit_are_known(open_source: Open, cluster: Cluster) -> None:
+    every = json.dumps(listing([large(f"p{at:02}", at + 1) for at in range(60)], 9000)).encode()
+    cluster.pods.lists += [gives(200, every)] * 20
+    source = open_source()
+    until(lambda: len(source.state().pods) == 60, "all pods", 60)
+    assert source.state().problems == ()
+
+
+def test_one_that_is_too_large_is_left_out_of_a_list_without_pages(open_source: Open, cluster: Cluster) -> None:
+    every = [large("a", 1, 100_000), large("monster", 2, 9_000_000), large("z", 3, 100_000)]
+    cluster.pods.lists += [gives(200, listing(every, 9000))] * 20
+    source = open_source()
+    until(lambda: names(source) == ["a", "z"], "the others", 30)
+    assert "be/monster cannot be read and is left out" in complaint(source, "monster")
+
+
+def test_a_large_list_that_is_cut_is_not_believed(open_source: Open, cluster: Cluster) -> None:
+    whole = json.dumps(listing([large(f"p{at:02}", at + 1) for at in range(10)], 9000)).encode()
+    cluster.pods.lists += [gives(200, listing(cluster.pods.items, 50)), *[gives(200, whole[:-3])] * 20]
     cluster.pods.watches.append(gives(410, EXPIRED))
     source = open_source()
     until(lambda: names(source) == ["a", "b"], "the first list")
-    assert "an answer of more than 8388608 bytes" in complaint(source, "list pods")
+    assert "the answer is not a list: it ends before its end" in complaint(source, "list pods")
     assert names(source) == ["a", "b"]
+
+
+@pytest.fixture
+def kubelet_source(kubelet: Server, certificate: tuple[Path, Path], tmp_path: Path) -> Iterator[KubeletSource]:
+    (tmp_path / "token").write_text("first")
+    transport = open_kubelet(kubelet.url, tmp_path / "token", certificate[0], insecure=False)
+    source = KubeletSource(transport, "n1", period_s=0.2)
+    yield source
+    source.close()
+
+
+def kubelets(*every: dict[str, Any]) -> Callable[[Exchange], None]:
+    """Answer as a kubelet does: all its pods."""
+    return gives(200, json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": every}).encode())
+
+
+def test_sixty_large_pods_of_a_kubelet_are_known(kubelet_source: KubeletSource, kubelet: Server) -> None:
+    every = [large(f"p{at:02}", at + 1) for at in range(60)]
+    kubelet.on("/pods", kubelets(*every))
+    kubelet_source.start(lambda: None)
+    until(lambda: len(kubelet_source.state().pods) == 60, "all pods", 60)
+    assert kubelet_source.state().problems == ()
+
+
+@pytest.mark.slow  # such a list is asked for rarely: it takes CPU
+def test_sixty_large_pods_are_read_again_for_what_changed(kubelet_source: KubeletSource, kubelet: Server) -> None:
+    every = [large(f"p{at:02}", at + 1) for at in range(60)]
+    kubelet.on("/pods", kubelets(*every))
+    kubelet_source.start(lambda: None)
+    until(lambda: len(kubelet_source.state().pods) == 60, "all pods", 60)
+    version, at_ns = kubelet_source.state().version, kubelet_source.state().synced_at_ns
+    until(lambda: kubelet_source.state().synced_at_ns > at_ns, "the same once more", 60)
+    assert kubelet_source.state().version == version
+    kubelet.on("/pods", kubelets(*every[1:], large("new", 61)))
+    until(lambda: "new" in {each.metadata.name for each in kubelet_source.state().pods}, "a change", 60)
+    assert len(kubelet_source.state().pods) == 60
+
+
+@pytest.mark.parametrize("beside", [0, 12])
+def test_one_pod_of_a_kubelet_that_is_too_large_is_left_out_and_named(
+    kubelet_source: KubeletSource, kubelet: Server, beside: int
+) -> None:
+    others = [large(f"p{at:02}", at + 1) for at in range(beside)]
+    kubelet.on("/pods", kubelets(large("a", 100, 100_000), large("monster", 101, 17_000_000), *others))
+    kubelet_source.start(lambda: None)
+    until(lambda: len(kubelet_source.state().pods) == 1 + beside, "the others", 30)
+    assert kubelet_source.state().problems == (
+        "pods: be/monster cannot be read and is left out: it has more than 8388608 bytes",
+    )
 
 
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.http.transport import open_cluster, open_kubelet
 from koordebpf.kube.sources.api import ApiSource
+from koordebpf.kube.sources.kubelet import KubeletSource
 def highest():
     (line,) = [each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("VmHWM")]
     return int(line.split()[1])
 
-source = ApiSource(open_cluster(Path(sys.argv[1])), "n1")
+count, within_s, *where = sys.argv[1:]
+if len(where) == 1:
+    source = ApiSource(open_cluster(Path(where[0])), "n1")
+else:
+    source = KubeletSource(open_kubelet(where[0], Path(where[1]), Path(where[2]), insecure=False), "n1")
 before = highest()
 source.start(lambda: None)
-deadline = time.monotonic() + float(sys.argv[2])
-while len(source.state().pods) < 500 and time.monotonic() < deadline:
+deadline = time.monotonic() + float(within_s)
+while len(source.state().pods) < int(count) and time.monotonic() < deadline:
     time.sleep(0.05)
-print(len(source.state().pods), highest() - before, before)
+print(len(source.state().pods), highest() - before, before, time.process_time())
 source.close()
 """
 
 
-@pytest.mark.slow
-def test_500_of_them_take_little_memory(cluster: Cluster, kubeconfig: Any) -> None:
-    answer = pages([large(f"p{at:03}", at + 1) for at in range(500)])
-    cluster.pods.lists += [answer] * 1000
-    command = [sys.executable, "-c", PROGRAM, str(kubeconfig), str(patience(120))]
+def takes_little_memory(count: int, *where: object) -> None:
+    """Learn so many pods in a process of its own, and measure that."""
+    command = [sys.executable, "-c", PROGRAM, str(count), str(patience(120)), *map(str, where)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    known, grown_kib, before_kib = map(int, done.stdout.split())
-    print(f"500 pods of 1.4 MB: {grown_kib / 1024:.0f} MiB more than the {before_kib / 1024:.0f} MiB of before")
-    assert known == 500
+    known, grown_kib, before_kib, cpu_s = map(float, done.stdout.split())
+    print(f"{count} pods of 1.4 MB: {grown_kib / 1024:.0f} MiB above {before_kib / 1024:.0f} MiB; {cpu_s:.1f} s of CPU")
+    assert known == count
     assert grown_kib < 64 << 10
+
+
+@pytest.mark.slow
+def test_500_of_them_take_little_memory(cluster: Cluster, kubeconfig: Path) -> None:
+    cluster.pods.lists += [pages([large(f"p{at:03}", at + 1) for at in range(500)])] * 1000
+    takes_little_memory(500, kubeconfig)
+
+
+@pytest.mark.slow
+def test_60_of_a_server_that_knows_no_limit_take_little_memory(cluster: Cluster, kubeconfig: Path) -> None:
+    every = json.dumps(listing([large(f"p{at:02}", at + 1) for at in range(60)], 9000)).encode()
+    cluster.pods.lists += [gives(200, every)] * 20
+    takes_little_memory(60, kubeconfig)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [60, 500])
+def test_those_of_a_kubelet_take_little_memory(
+    kubelet: Server, certificate: tuple[Path, Path], tmp_path: Path, count: int
+) -> None:
+    (tmp_path / "token").write_text("first")
+    body = b",".join(json.dumps(large(f"p{at:03}", at + 1)).encode() for at in range(count))
+    kubelet.on("/pods", gives(200, b'{"kind":"PodList","metadata":{},"items":[' + body + b"]}"))
+    takes_little_memory(count, kubelet.url, tmp_path / "token", certificate[0])

@@ -84,7 +84,7 @@ def requests_of(path: Path) -> Iterator[tuple[str, str]]:
                 assert isinstance(name, ast.Constant), f"{path.name}: a Resource whose name is no literal"
                 yield str(name.value), "list"
                 yield str(name.value), "watch"
-            case ast.Attribute(attr="get") if {"verb", "resource"} <= words.keys():
+            case ast.Attribute(attr="get" | "parts") if {"verb", "resource"} <= words.keys():
                 yield str(words["resource"]), str(words["verb"])
             case ast.Attribute(attr=method) if method in _METHODS and "resource" in words:
                 yield str(words["resource"]), _METHODS[method]

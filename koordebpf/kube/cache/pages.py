@@ -1,18 +1,22 @@
 """The pages of a list. Of one that is too large fewer objects are asked for at a time.
 
-So large objects cost requests, and no view: only one that is too large by itself is left out, and named.
+So large objects cost requests, and no view: only one that is too large by itself is left out, and named. Where an
+answer is too large though one object was asked for, that one is, or the server knows no `limit`: it is read object by
+object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from koordebpf.errors import KubeTooLarge
-from koordebpf.kube.cache.store import Read, cut_list, decode_list
+from koordebpf.kube.cache.list_stream import ListStream
+from koordebpf.kube.cache.store import Identity, Read, decode_list, too_large
+from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 
 T = TypeVar("T")
@@ -27,6 +31,7 @@ class Page(Generic[T]):
     bytes: int
     items: Sequence[msgspec.Raw]
     left_out: tuple[Read[T], ...] = ()
+    has_more: bool = False  # the next page is of the same answer
 
 
 class Limits(NamedTuple):
@@ -38,38 +43,46 @@ class Limits(NamedTuple):
     object_bytes: int
 
 
-def pages(ask: Callable[[int], Page[T]], query: dict[str, str], limits: Limits) -> Iterator[Page[T]]:
+class Listing(NamedTuple):
+    """What is listed: `query` without `limit` and `continue`, and the seconds that an answer may take to its end."""
+
+    path: str
+    query: Mapping[str, str]
+    resource: str
+    answer_s: float
+
+
+def pages(transport: Transport, listing: Listing, limits: Limits) -> Iterator[Page[T]]:
     """Yield the pages of a list.
 
-    Args:
-        ask: answers the query as it stands, or raises KubeTooLarge where that has more bytes than it is given.
-        query: of the list, in which `limit` and `continue` are set.
-        limits: of a page.
     Raises:  KubeError: there is no answer, or it is no list.
     """
-    limit = limits.first
+    query, limit = dict(listing.query), limits.first
     while True:
         query["limit"] = str(limit)
+        asked = listing._replace(query=query)
+        answer: Iterable[Page[T]]
         try:
-            page = ask(limits.page_bytes if limit > 1 else limits.object_bytes)
-        except KubeTooLarge as error:
+            answer = (_page(transport, asked, limits.page_bytes if limit > 1 else limits.object_bytes),)
+        except KubeTooLarge:
             if limit > 1:
                 limit = max(limit // 4, 1)
                 continue
-            page = _without(error, limits.object_bytes, is_first="continue" not in query)
-        yield page
+            answer = _streamed(transport, asked, limits.object_bytes)
+        size = 0
+        for page in answer:
+            yield page
+            size += page.bytes
         if not page.continue_:
             return
         query["continue"] = page.continue_
         # As many more as would fill half a page, if they are as large; what is larger is asked for again.
-        limit = max(min(limit * 4, limit * limits.page_bytes // (2 * max(page.bytes, 1)), limits.most), 1)
+        limit = max(min(limit * 4, limit * limits.page_bytes // (2 * max(size, 1)), limits.most), 1)
 
 
-def page_of(body: bytes, resource: str) -> Page[T]:
-    """Return what an answer holds.
-
-    Raises:  KubeError: it is no list.
-    """
+def _page(transport: Transport, asked: Listing, max_bytes: int) -> Page[T]:
+    path, query, resource, answer_s = asked
+    body = transport.get(path, query, verb="list", resource=resource, timeout_s=answer_s, max_bytes=max_bytes)
     try:
         listed = decode_list(body)
     except MALFORMED as error:
@@ -77,10 +90,17 @@ def page_of(body: bytes, resource: str) -> Page[T]:
     return Page(listed.metadata.resourceVersion, listed.metadata.continue_, len(body), listed.items or ())
 
 
-# A first page that nothing continues may be the whole list of a server that knows no limit: it is not taken.
-def _without(error: KubeTooLarge, object_bytes: int, *, is_first: bool) -> Page[T]:
-    if (found := cut_list(error.head)) is None or (is_first and not found[0].continue_):
-        raise error
-    metadata, who = found
-    why = msgspec.DecodeError(f"it has more than {object_bytes} bytes")
-    return Page(metadata.resourceVersion, metadata.continue_, object_bytes, (), (Read[T](who, error=why),))
+# Each object is a page, and the last page is that of the list alone.
+def _streamed(transport: Transport, asked: Listing, object_bytes: int) -> Iterator[Page[T]]:
+    path, query, resource, answer_s = asked
+    with transport.parts(path, query, verb="list", resource=resource, within_s=answer_s) as parts:
+        stream = ListStream(parts, object_bytes)
+        try:
+            for each in stream:
+                if isinstance(each, Identity):
+                    yield Page("", "", object_bytes, (), (too_large(each, object_bytes),), has_more=True)
+                else:
+                    yield Page("", "", len(each), (each,), has_more=True)
+        except MALFORMED as error:
+            raise malformed(f"list {resource}", "the answer is not a list", error) from error
+    yield Page(stream.metadata.resourceVersion, stream.metadata.continue_, 0, ())

@@ -30,7 +30,7 @@ import msgspec
 
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kube.cache.older_lists import OlderLists
-from koordebpf.kube.cache.pages import Limits, Page, page_of, pages
+from koordebpf.kube.cache.pages import Limits, Listing, Page, pages
 from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, is_older, version_of
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.deadlines import OpenExchange
@@ -269,15 +269,8 @@ class Reflector(Generic[T]):
         self._restored()
 
     def _pages(self, query: dict[str, str], path: str, first: int) -> Iterator[Page[T]]:
-        def ask(max_bytes: int) -> Page[T]:
-            return self._page(query, path, max_bytes)
-
-        return pages(ask, query, Limits(first, self._pace.page, self.page_bytes, MAX_LINE_BYTES))
-
-    def _page(self, query: dict[str, str], path: str, max_bytes: int) -> Page[T]:
-        name, within_s = self._resource.name, self._pace.answer_s
-        body = self._transport.get(path, query, verb="list", resource=name, timeout_s=within_s, max_bytes=max_bytes)
-        return page_of(body, name)
+        listing = Listing(path, query, self._resource.name, self._pace.answer_s)
+        return pages(self._transport, listing, Limits(first, self._pace.page, self.page_bytes, MAX_LINE_BYTES))
 
     # True if the watch showed life: without it the next one must not follow at once.
     def _watch(self) -> bool:

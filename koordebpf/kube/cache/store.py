@@ -6,7 +6,6 @@ One object that cannot be read never costs the others: it stays as it was last g
 from __future__ import annotations
 
 import functools
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar, cast
@@ -71,6 +70,11 @@ class Read(Generic[T]):
         return cast("T", self._value)
 
 
+def too_large(who: Identity, object_bytes: int) -> Read[T]:
+    """Return what is read of an object with more bytes than these."""
+    return Read(who, error=msgspec.DecodeError(f"it has more than {object_bytes} bytes"))
+
+
 class _Identified(msgspec.Struct, frozen=True):
     metadata: Identity = Identity()
 
@@ -85,8 +89,6 @@ class _PodEvent(msgspec.Struct, frozen=True):
 
 
 _LIST = msgspec.json.Decoder(ObjectList)
-_ITEMS, _NAMES_WITHIN = re.compile(rb'"items"\s*:\s*\['), 1024
-_NAMED = re.compile(rb'"(name|namespace|uid|resourceVersion)"\s*:\s*"([A-Za-z0-9.-]{1,253})"')
 _IDENTITY = msgspec.json.Decoder(_Identified)
 _POD = msgspec.json.Decoder(Pod)
 _POD_EVENT = msgspec.json.Decoder(_PodEvent)
@@ -101,25 +103,6 @@ def decode_list(body: bytes) -> ObjectList:
     Raises:  msgspec.DecodeError: it is not a list.
     """
     return _LIST.decode(body)
-
-
-def cut_list(head: bytes) -> tuple[ListMeta, Identity] | None:
-    """Return what the beginning of a list says of itself, and whose its first item is; None: that cannot be read.
-
-    Kubernetes writes the list's own metadata before its items, and of an item who it is before what may be large:
-    labels, annotations, spec.
-    """
-    if (begin := _ITEMS.search(head)) is None:
-        return None
-    item = head[begin.end() :]
-    try:
-        metadata = _LIST.decode(head[: begin.end()] + b"]}").metadata
-    except MALFORMED:
-        return None
-    named: dict[str, str] = {}
-    for match in _NAMED.finditer(item[:_NAMES_WITHIN]):
-        named.setdefault(match[1].decode(), match[2].decode())
-    return metadata, Identity(**named)
 
 
 def decode_pod(raw: msgspec.Raw) -> Pod:
@@ -232,7 +215,7 @@ class Table(Generic[T]):
         try:
             value = self._decode(raw)
         except MALFORMED as error:
-            return Read(who, error=error)
+            return Read(who, error=error.with_traceback(None))  # whose frames would keep the answer
         # Its name is for sentences on what is wrong, and of a hundred thousand pods it is a fifth of the list.
         return Read(Identity(uid=who.uid, resourceVersion=who.resourceVersion) if who.uid else who, value)
 

@@ -27,18 +27,18 @@ from koordebpf.errors import (
     KubeSilent,
     KubeTooLarge,
 )
+from koordebpf.kube.http.bodies import MAX_BODY_BYTES, chunks, whole
 from koordebpf.kube.http.deadlines import Limit, OpenConnections, OpenExchange, pool_classes
 from koordebpf.kube.http.kubeconfig import current_context, found_kubeconfig
 from koordebpf.kube.http.refusal import refusal
+from koordebpf.kube.http.token_file import TokenFile
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 CONNECT_S: Final = 3.0  # a connection inside a cluster takes milliseconds; after this the server is taken for gone
-MAX_BODY_BYTES: Final = 64 << 20  # kubelet's /pods at 500 pods is 10 MB
-_HEAD_BYTES: Final = 64 << 10  # of an answer that is too large
+MAX_LIST_BYTES: Final = 1 << 30  # of one that is read object by object
 MAX_LINE_BYTES: Final = 8 << 20  # etcd refuses objects above 1.5 MB
-_CHUNK_BYTES: Final = 64 << 10
 _KEPT_CONNECTIONS: Final = 16  # of one server: each watch has one, and what acts beside it
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where kubelet mounts it
 _JSON: Final = "application/json"
@@ -142,20 +142,31 @@ class Transport:
 
         Raises:  KubeError: also from the iterator, where the connection broke or did not end `within_s`. KubeSilent.
         """
-        what = f"watch {resource}"
         with self._wires.within(within_s, silence_s) as limit:
             opened(OpenExchange(self._wires, limit))
-            with self._worded(what, limit):
-                response = self._open("GET", path, query, None, connect_s=CONNECT_S, read_s=within_s)
-            try:
-                if response.status != HTTPStatus.OK:
-                    with self._worded(what, limit):
-                        body = _read(response, time.monotonic() + CONNECT_S, what)
-                    raise refusal(response.status, response.headers, body, "watch", resource)
-                yield self._split(response, what, limit)
-            finally:
-                # One that was read to its end has gone back to the pool by itself; any other is of no use to anyone.
-                response.close()
+            with self._answer(path, query, "watch", resource, within_s, limit) as response:
+                yield self._split(response, f"watch {resource}", limit)
+
+    @contextlib.contextmanager
+    def parts(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        verb: str,
+        resource: str,
+        within_s: float,
+        silence_s: float = math.inf,
+    ) -> Iterator[Iterator[bytes]]:
+        """Open an answer and give it as it comes, of any size up to `MAX_LIST_BYTES`; errors as of `lines`.
+
+        Nothing for `silence_s` ends it.
+        """
+        with (
+            self._wires.within(within_s, silence_s) as limit,
+            self._answer(path, query, verb, resource, within_s, limit) as response,
+        ):
+            yield self._parts(response, f"{verb} {resource}", limit)
 
     def credentials(self) -> dict[str, str]:
         """Return the headers that show who asks, for what is no plain request.
@@ -205,7 +216,7 @@ class Transport:
                 content_type=content_type,
             )
             try:
-                answer = _read(response, deadline, what, max_bytes)
+                answer = whole(response, deadline, what, max_bytes)
             except BaseException:
                 response.close()
                 raise
@@ -241,10 +252,36 @@ class Transport:
             preload_content=False,
         )
 
+    @contextlib.contextmanager
+    def _answer(
+        self, path: str, query: Mapping[str, str] | None, verb: str, resource: str, within_s: float, limit: Limit
+    ) -> Iterator[BaseHTTPResponse]:
+        what = f"{verb} {resource}"
+        with self._worded(what, limit):
+            response = self._open("GET", path, query, None, connect_s=min(CONNECT_S, within_s), read_s=within_s)
+        try:
+            if response.status != HTTPStatus.OK:
+                with self._worded(what, limit):
+                    body = whole(response, time.monotonic() + CONNECT_S, what)
+                raise refusal(response.status, response.headers, body, verb, resource)
+            yield response
+        finally:
+            # One that was read to its end has gone back to the pool by itself; any other is of no use to anyone.
+            response.close()
+
+    def _parts(self, response: BaseHTTPResponse, what: str, limit: Limit) -> Iterator[bytes]:
+        read = 0
+        with self._worded(what, limit):
+            for chunk in chunks(response):
+                limit.alive()
+                if (read := read + len(chunk)) > MAX_LIST_BYTES:
+                    raise KubeTooLarge(f"{what}: an answer of more than {MAX_LIST_BYTES} bytes")
+                yield chunk
+
     def _split(self, response: BaseHTTPResponse, what: str, limit: Limit) -> Iterator[bytes]:
         rest = b""
         with self._worded(what, limit):
-            for chunk in _chunks(response):
+            for chunk in chunks(response):
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     limit.alive()
@@ -336,7 +373,7 @@ def open_in_cluster(account: Path = SERVICE_ACCOUNT) -> Transport:
             raise ConfigError(where, str(path), "must be readable: is automountServiceAccountToken off?")
     pool = urllib3.PoolManager(maxsize=_KEPT_CONNECTIONS, cert_reqs="CERT_REQUIRED", ca_certs=str(authority))
     address = f"[{host}]" if ":" in host else host
-    return Transport(f"https://{address}:{port}", pool, _TokenFile(token).header)
+    return Transport(f"https://{address}:{port}", pool, TokenFile(token).header)
 
 
 def open_kubelet(url: str, token_file: Path, ca_file: Path | None, *, insecure: bool) -> Transport:
@@ -358,43 +395,4 @@ def open_kubelet(url: str, token_file: Path, ca_file: Path | None, *, insecure: 
         pool = urllib3.PoolManager(cert_reqs="CERT_NONE", assert_hostname=False)
     else:
         pool = urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_certs=str(ca_file))
-    return Transport(url, pool, _TokenFile(token_file).header)
-
-
-class _TokenFile:
-    # kubelet rotates projected tokens by swapping a symlink: the stat changes.
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._mark: tuple[int, int, int] | None = None
-        self._header: dict[str, str] = {}
-
-    def header(self) -> dict[str, str]:
-        try:
-            seen = self._path.stat()
-            mark = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
-            if mark != self._mark:
-                self._header = {"Authorization": f"Bearer {self._path.read_text('ascii').strip()}"}
-                self._mark = mark
-        except (OSError, UnicodeError) as e:
-            raise KubeError(f"{self._path}: the token cannot be read: {e}") from e
-        return self._header
-
-
-# What an answer brings, as it comes. An API server sends a watch in chunks, and read_chunked() runs through half the
-# code that read1() does: for an event by itself, which finds none of it in the processor's caches, 10 to 20 µs less.
-def _chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
-    if response.chunked:
-        return response.read_chunked(_CHUNK_BYTES, decode_content=False)
-    return iter(lambda: response.read1(_CHUNK_BYTES), b"")
-
-
-def _read(response: BaseHTTPResponse, deadline: float, what: str, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    body = bytearray()
-    while chunk := response.read1(_CHUNK_BYTES):
-        body += chunk
-        if len(body) > max_bytes:
-            raise KubeTooLarge(f"{what}: an answer of more than {max_bytes} bytes", bytes(body[:_HEAD_BYTES]))
-        # The socket's own time-out restarts with every byte.
-        if time.monotonic() > deadline:
-            raise KubeError(f"{what}: the answer did not end in time, the outcome is unknown")
-    return bytes(body)
+    return Transport(url, pool, TokenFile(token_file).header)

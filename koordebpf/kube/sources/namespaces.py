@@ -7,7 +7,7 @@ left: 5,000 namespaces with one such label take 3 MiB (measured by tracemalloc).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -42,7 +42,6 @@ class NamespaceReflector(Reflector[Namespace]):
 
     def __init__(self, transport: Transport, keys: frozenset[str], publish: Callable[[bool], None], pace: Pace) -> None:
         self._keys = keys
-        self._listed = 0
         resource = Resource("namespaces", "/api/v1/namespaces", "")
         super().__init__(transport, resource, self._decode, publish, pace)
 
@@ -56,13 +55,13 @@ class NamespaceReflector(Reflector[Namespace]):
         return msgspec.structs.replace(meta, labels=labels or None)
 
     # What cannot be read stays as it is, for the table to say so.
-    def _page(self, query: dict[str, str], path: str, max_bytes: int) -> Page[Namespace]:
-        page = super()._page(query, path, max_bytes)
-        items = [self._slim(raw) for raw in page.items]
-        self._listed = len(items) + (self._listed if "continue" in query else 0)
-        if self._listed > MAX_NAMESPACES:
-            raise KubeError(f"list namespaces: there are more than {MAX_NAMESPACES}: their labels are not kept")
-        return replace(page, items=items)
+    def _pages(self, query: dict[str, str], path: str, first: int) -> Iterator[Page[Namespace]]:
+        listed = 0
+        for page in super()._pages(query, path, first):
+            listed += len(page.items)
+            if listed > MAX_NAMESPACES:
+                raise KubeError(f"list namespaces: there are more than {MAX_NAMESPACES}: their labels are not kept")
+            yield replace(page, items=[self._slim(raw) for raw in page.items])
 
     def _slim(self, raw: msgspec.Raw) -> msgspec.Raw:
         try:

@@ -92,7 +92,7 @@ class PdbReflector(Reflector[PodDisruptionBudget]):
             read += page.bytes
             is_whole = is_whole and not page.left_out
             if read > _LIST_BYTES:
-                is_whole = is_whole and not page.continue_
+                is_whole = is_whole and not page.continue_ and not page.has_more
                 break
         self._pdbs.end(namespace, version, is_whole=is_whole)
         return version

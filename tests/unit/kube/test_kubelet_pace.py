@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,14 +22,15 @@ PODS = msgspec.json.encode({"kind": "PodList", "items": [{"metadata": {"name": "
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     def wait(most: int, error: KubeError | None = None) -> list[float]:
-        def get(*_: Any, **__: Any) -> bytes:
+        @contextlib.contextmanager
+        def parts(*_: Any, **__: Any) -> Iterator[Iterator[bytes]]:
             if error is not None:
                 raise error
-            return PODS
+            yield iter([PODS])
 
         waits = PlayedWaits(most)
         waits.play_in(monkeypatch, module)
-        transport: Any = SimpleNamespace(get=get, close=lambda: None)
+        transport: Any = SimpleNamespace(parts=parts, close=lambda: None)
         source = KubeletSource(transport, "n1", period_s=10.0)
         source.start(lambda: None)
         assert waits.ended.wait(patience(10))

@@ -1,0 +1,155 @@
+"""The objects of a list one by one, as its bytes come: of a list of any size one object is held at a time.
+
+An answer that cannot be asked for in pages is read like this where it is large: kubelet's pods, and lists of a server
+that knows no `limit`. One object that is too large is passed over and named; the others are known.
+
+Weighed: ijson (6 MB of pods in 0.10 s, as here; 27 times what msgspec takes for the whole) makes Python objects of
+everything, which then are read once more, and has no bound for one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from koordebpf.kube.cache.store import Identity, ListMeta, decode_list
+
+_FRAME_BYTES: Final = 64 << 10  # of a list without its items
+_NAMES_WITHIN: Final = 1024  # bytes of an object. Kubernetes writes who it is before what may be large
+_STEP_BYTES: Final = 64 << 10
+_OUTSIDE = re.compile(rb'[^\[\]{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^\[\]{}"]*+)*+', re.DOTALL)
+_INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # of a string, up to its end
+_ITEMS = re.compile(rb'"items"\s*:\s*$')
+_NAMED = re.compile(rb'"(name|namespace|uid|resourceVersion)"\s*:\s*"([A-Za-z0-9.-]{1,253})"')
+_QUOTE, _BACKSLASH = b'"\\'
+_OBJECT: Final = 3  # the depth within an object of a list
+_OPENING, _BETWEEN = b"[{", b", \t\r\n"
+
+
+class ListStream:
+    """Iterates over the objects of a list; `metadata` is that of the list once they have ended.
+
+    An object with more than `object_bytes` is its Identity alone, as far as its first bytes tell it.
+
+    Raises:  msgspec.DecodeError, from the iterator: it is no list, or ends before its end.
+    Cost:    23 ms a megabyte.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], object_bytes: int) -> None:
+        self.metadata = ListMeta()
+        self._chunks = chunks
+        self._object_bytes = object_bytes
+        self._brackets = _Brackets()
+        self._is_in_items = False  # which are at depth 2
+        self._frame = bytearray()  # what is no object …
+        self._object: bytearray | None = None  # … and what is, so far
+        self._is_large = False
+
+    def __iter__(self) -> Iterator[msgspec.Raw | Identity]:
+        """Return the objects, each once."""
+        for chunk in self._chunks:
+            for start in range(0, len(chunk), _STEP_BYTES):
+                yield from self._take(chunk[start : start + _STEP_BYTES])
+        if self._brackets.depth:
+            raise msgspec.DecodeError("it ends before its end")
+        self.metadata = decode_list(bytes(self._frame)).metadata
+
+    def _take(self, step: bytes) -> Iterator[msgspec.Raw | Identity]:
+        kept = 0
+        for at, depth in self._brackets.within(step):
+            bracket = step[at : at + 1]
+            match bracket in _OPENING, self._is_in_items, depth:
+                case True, False, 2 if bracket == b"[":
+                    self._keep(step[kept:at])
+                    kept = at
+                    self._is_in_items = _ITEMS.search(self._frame) is not None
+                    if self._is_in_items:
+                        self._frame += b"["
+                        kept += 1
+                case True, True, 3:
+                    self._keep(step[kept:at])
+                    kept = at
+                    self._object = bytearray()
+                case False, True, 2:
+                    self._keep(step[kept : at + 1])
+                    kept = at + 1
+                    yield self._whole()
+                case False, True, 1:
+                    self._keep(step[kept:at])
+                    kept = at
+                    self._is_in_items = False
+                case False, _, -1:
+                    raise msgspec.DecodeError("it closes what is not open")
+        self._keep(step[kept:])
+
+    def _keep(self, part: bytes) -> None:
+        if self._object is not None:
+            if self._is_large:
+                return
+            self._object += part
+            if len(self._object) > self._object_bytes:
+                self._is_large = True
+                del self._object[_NAMES_WITHIN:]
+        elif self._is_in_items:
+            if part.strip(_BETWEEN):
+                raise msgspec.DecodeError("an item is no object")
+        else:
+            self._frame += part
+            if len(self._frame) > _FRAME_BYTES:
+                raise msgspec.DecodeError(f"without its items it has more than {_FRAME_BYTES} bytes")
+
+    def _whole(self) -> msgspec.Raw | Identity:
+        assert self._object is not None
+        body, self._object = bytes(self._object), None
+        if not self._is_large:
+            return msgspec.Raw(body)
+        self._is_large = False
+        named: dict[str, str] = {}
+        for match in _NAMED.finditer(body):
+            named.setdefault(match[1].decode(), match[2].decode())
+        return Identity(**named)
+
+
+class _Brackets:
+    """Finds the outer brackets of a text that comes in parts. `depth`: of all that are open."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self._is_in_string = False
+        self._is_escaped = False  # the next byte
+
+    def within(self, part: bytes) -> Iterator[tuple[int, int]]:
+        """Return where they are in the next part, each with the depth after it, of those down to that of an object."""
+        at, end, depth = int(self._is_escaped), len(part), self.depth
+        self._is_escaped = False
+        if self._is_in_string:
+            at = self._after_string(part, at)
+        while (at := _end(_OUTSIDE, part, at)) < end:
+            byte = part[at]
+            at += 1
+            if byte == _QUOTE:
+                at = self._after_string(part, at)
+            elif byte in _OPENING:
+                depth += 1
+                if depth <= _OBJECT:
+                    yield at - 1, depth
+            else:
+                depth -= 1
+                if depth < _OBJECT:
+                    yield at - 1, depth
+        self.depth = depth
+
+    # One that continues in the next part leads to this one's end.
+    def _after_string(self, part: bytes, at: int) -> int:
+        at, end = _end(_INSIDE, part, at), len(part)
+        self._is_in_string = at == end or part[at] == _BACKSLASH
+        self._is_escaped = at < end and self._is_in_string
+        return end if self._is_in_string else at + 1
+
+
+def _end(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+    match = pattern.match(text, at)
+    return match.end() if match is not None else at
