@@ -30,6 +30,7 @@ INNER: Mapping[str, InnerPlugin[Any, Any]] = {
     "systemMemory": SYSTEM_MEMORY,
 }
 
+INSIDE = frozenset(plugin.name for plugin in INNER.values())
 _BY_NAME = {plugin.name: (section, plugin) for section, plugin in INNER.items()}
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ else:
     )
 
 States = Mapping[str, Any]  # by the plugin's name, as it is or as JSON has it
+
+
+def problem_text(plugin: str, problem: str | None) -> str | None:
+    """Return what keeps a plugin from judging, for people: one inside lacks something, a call of one outside failed."""
+    return problem and f"{'lacks input' if plugin in INSIDE else 'failed'}: {problem}"
 
 
 def typed_states(states: States) -> States:

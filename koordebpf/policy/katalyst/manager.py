@@ -24,7 +24,7 @@ from koordebpf.policy.katalyst.asked.queue import filled, sent_since, with_round
 from koordebpf.policy.katalyst.asked.records import with_records
 from koordebpf.policy.katalyst.asked.requests import NO_CANDIDATE, Asked, Refused, Requests, Wanted, gather
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince, last_met, met_since
-from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, typed_states
+from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, problem_text, typed_states
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import KatalystPod, candidates, katalyst_pods
@@ -80,6 +80,13 @@ class KatalystDecision(Decision[ManagerState], frozen=True, kw_only=True):
     answers: tuple[PluginAnswer, ...] = ()
     active: int = 0
     candidates: int = 0
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What plugins of a round that ended lack, or why their calls failed, as readiness has it."""
+        return tuple(
+            f"{each.plugin} {text}" for each in self.answers if (text := problem_text(each.plugin, each.problem))
+        )
 
 
 class KatalystEviction(Strategy[ManagerState, KatalystSettings]):

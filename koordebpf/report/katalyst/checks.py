@@ -9,14 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from koordebpf.policy.katalyst.inner import INNER
+from koordebpf.policy.katalyst.inner import INSIDE, problem_text
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.facts import NOTIFY, KatalystFacts
 from koordebpf.units import NS_PER_S
 
 SYNC = "eviction_manager_sync"
-INSIDE = frozenset(plugin.name for plugin in INNER.values())
 
 _REPORT_NS = 15 * NS_PER_S  # Why: Katalyst's
 _PLUGIN_NS = 60 * NS_PER_S  # Why: Katalyst's
@@ -92,6 +91,6 @@ class KatalystChecks:
             sockets = [HealthCheck(f"socket {path}", f"no plugin: {why}", at_ns, _REPORT_NS) for path, why in refused]
         plugins = {}
         for name, state in sorted(self._plugins.items()):
-            problem = state.problem and f"{'lacks input' if name in INSIDE else 'failed'}: {state.problem}"
+            problem = problem_text(name, state.problem)
             plugins[name] = HealthCheck(f"plugin {name}", problem, state.at_ns, max(_PLUGIN_NS, rounds_ns))
         return CheckedParts(tuple(manager), plugins, tuple(sockets))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from koordebpf.policy.katalyst.inner import INSIDE
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision, SoftNotice
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.report.http.routes import Health
-from koordebpf.report.katalyst.checks import INSIDE, KatalystChecks
+from koordebpf.report.katalyst.checks import KatalystChecks
 from koordebpf.report.katalyst.names import reported_taints, take_round
 from koordebpf.report.prom.katalyst import KatalystMetrics, KatalystNow
 from koordebpf.report.prom.katalyst_names import KatalystNames

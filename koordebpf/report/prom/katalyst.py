@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from koordebpf.report.katalyst.checks import INSIDE, KatalystChecks
+from koordebpf.policy.katalyst.inner import INSIDE
+from koordebpf.report.katalyst.checks import KatalystChecks
 from koordebpf.report.prom.bounded import BoundedCounts, by_label
 from koordebpf.report.prom.decision import Histogram
 from koordebpf.report.prom.katalyst_names import KatalystNames

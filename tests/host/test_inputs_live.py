@@ -1,0 +1,127 @@
+"""What decisions read of a frame is filled in the frames of a live agent, or they say that they lack it.
+
+Nothing is declared: each strategy, and each plugin inside, is watched while it decides an agent's frames once more.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from koordebpf.policy.katalyst.inner import INNER
+from koordebpf.policy.katalyst.plugins.network import NETWORK
+from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
+from koordebpf.policy.strategies import STRATEGIES
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
+from koordebpf.store.frames import read_ticks
+from tests.contract.apiserver import until
+from tests.host.live_agent import ROOT, LiveAgent
+from tests.host.rigs.live_node import LiveNode, or_skipped
+from tests.support.nodes import NodeCgroup
+from tests.support.reads import inputs_of
+
+pytestmark = pytest.mark.slow
+ROUNDS = 12
+INNER_ON = {section: {"isOn": True} for section in INNER}
+# Nothing there is an answer, of a node on which nothing happens.
+ANSWERS = {
+    *("NodeView.pending", "NodeView.refused", "NodeView.evictions", "NodeView.last_evict_ns"),
+    *("NodeView.last_cpu_evict_ns", "NodeView.suppression", "NodeView.own_pod_uid", "NodeView.pdbs"),
+    *("NodeForecast.threshold", "NodeView.stall_window"),  # nothing grows or stalls
+    "NodeView.page_cache",  # measured once the machine refaults
+    "KatalystMeasured.remote_plugins",
+    "HooksMeasured.applications",
+    *("BlockIOMeasured.devices", "BlockIOMeasured.groups"),  # of limits that no NodeSLO sets
+    *("NodeView.woken_by", "SuppressState.cpuset_grown_ns", "SuppressState.memory_hold", "BeQuota.quota_us"),
+    *("CpuMeasured.manager", "CpuPlacement.owners", "CpuPlacement.reserved_cpus", "CpuPlacement.system_cpus"),
+    *("CpuUsage.host_applications", "CpuUsage.other_pods"),  # there are none
+    *("CachePod.activated_pages", "CachePod.stalled_us"),  # docs/qos/page-cache.md: v1 counts neither
+    "SystemMemory.pressure",  # of cgroup v2 alone: docs/katalyst.md
+}
+
+
+class InputsNode(LiveNode):
+    """A latency-sensitive pod with limits and a best-effort one, of a Node and a NodeSLO that leave nothing out."""
+
+    def fill(self) -> None:
+        (container,) = self.add_pod("ls", be=False)
+        self.add_pod("be")
+        batch = {BATCH_CPU: "500", BATCH_MEMORY: "64Mi"}
+        for pod, amounts in zip(self.node.pods, ({"cpu": "100m", "memory": "64Mi"}, batch), strict=True):
+            pod["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        for directory in (container.parent, container):
+            self.limit_cpu(directory, 10_000)
+
+    def arguments(self, folder: Path) -> tuple[object, ...]:
+        amounts = {"cpu": "2", "memory": "1Gi", BATCH_CPU: "2000", BATCH_MEMORY: "512Mi"}
+        status = {"capacity": {"cpu": "2", "memory": "1Gi"}, "allocatable": amounts}
+        made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}, "status": status}
+        manifest = self.write_manifest(
+            folder,
+            [made],
+            resourceUsedThresholdWithBE={"enable": True},
+            resourceQOSStrategy={"lsClass": {"memoryQOS": {"enable": True, "minLimitPercent": 50}}},
+            cpuBurstStrategy={"policy": "auto"},
+        )
+        gates = {each.gate: True for each in STRATEGIES}
+        katalyst = {"inner": INNER_ON, "sync": "1s"}
+        return self.agent_arguments(manifest, featureGates=gates, eviction={"katalyst": katalyst})
+
+
+class Seen(NamedTuple):
+    ticks: list[TickFrame]
+    ready: str  # /readyz?verbose
+    doctor: dict[str, Any]
+    plan: str  # of the first round
+
+
+def koordebpf(*arguments: object) -> str:
+    command = [sys.executable, "-m", "koordebpf", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.fixture
+def seen(node: NodeCgroup, tmp_path: Path) -> Iterator[Seen]:
+    with closing(or_skipped(lambda: InputsNode(node))) as rig:
+        arguments = rig.arguments(tmp_path)
+        with LiveAgent(tmp_path, *arguments) as agent:
+            agent.becomes_ready()
+            until(lambda: agent.frames.exists() and agent.frames.read_bytes().count(b"\n") >= ROUNDS, "rounds")
+            ready = agent.get("/readyz?verbose")[1]
+            assert agent.stop() == 0
+            ticks = [each.tick for each in read_ticks(agent.frames)]
+            first = tmp_path / "first.json"
+            first.write_bytes(agent.frames.read_bytes().splitlines()[0])
+            doctor = json.loads(koordebpf("doctor", "--json", *arguments[2:]))
+            yield Seen(ticks, ready, doctor, koordebpf("plan", first))
+
+
+def test_what_is_read_is_there_or_said_to_be_lacking(seen: Seen) -> None:
+    inputs = inputs_of(seen.ticks)
+    assert inputs.keys() == {each.name for each in (*STRATEGIES, *INNER.values())}
+    missing = {name: sorted(each.silent - each.filled - ANSWERS) for name, each in inputs.items()}
+    assert {name: fields for name, fields in missing.items() if fields} == {}
+    # One that reads nothing that may be absent was not watched.
+    assert [name for name, each in inputs.items() if not each.read] == []
+    assert "MemoryParts.shmem_bytes" in inputs[RSS_OVERUSE.name].filled
+
+
+def test_what_a_plugin_lacks_is_said_in_the_same_words_everywhere(seen: Seen) -> None:
+    names = {each.name for each in INNER.values()}
+    lacking = {name: each.lacks for name, each in inputs_of(seen.ticks).items() if name in names and each.lacks}
+    assert NETWORK.name in lacking  # there is no CustomNodeResource
+    plan = " ".join(seen.plan.split())
+    of_doctor = {each["signal"]: each["reason"] for each in seen.doctor["katalyst"] if not each["works"]}
+    for name, (sentence, *others) in lacking.items():
+        assert others == []
+        assert f"[!]plugin {name} lacks input: {sentence}" in seen.ready
+        assert f"{name} lacks input: {sentence}" in plan
+        assert of_doctor[name.removesuffix("-eviction-plugin")] == sentence

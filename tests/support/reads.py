@@ -1,0 +1,143 @@
+"""Which measured fields a decision reads, by watching it: nothing is declared, so nothing can be forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+import typing
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from koordebpf.policy.decide_tick import tick_view
+from koordebpf.policy.katalyst.inner import INNER, choose_inside, look_inside
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
+from koordebpf.policy.katalyst.plugin import Seen
+from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
+from koordebpf.policy.strategies import STRATEGIES, settings_of
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.katalyst.answers import PluginAnswer
+from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.measured import Measured
+from koordebpf.state.pods.terms import PodTerms
+from koordebpf.state.view import NodeView, PodView
+
+_NOT_MEASURED = (PodTerms, PluginAnswer)  # what pods ask for, and what a decision makes
+_OF_OBJECTS = frozenset({"annotations", "labels", "own", "problems"})  # as a pod or NodeSLO has them
+
+
+class Reads:
+    """The fields that were read, as Type.field; `filled` are those of them that had a value at least once."""
+
+    def __init__(self) -> None:
+        self.read: set[str] = set()
+        self.filled: set[str] = set()
+
+
+def measured_types() -> list[type[msgspec.Struct]]:
+    """Return every type of what is measured, and of what a decision sees of it."""
+    found: dict[type[msgspec.Struct], None] = {}
+    _collect(NodeView, found)
+    _collect(PodView, found)
+    _collect(Measured, found)
+    return list(found)
+
+
+def may_be_absent(field: msgspec.structs.FieldInfo) -> bool:
+    """Tell whether a field is there without a value: None, or no entry."""
+    if field.name in _OF_OBJECTS:
+        return False
+    return type(None) in typing.get_args(field.type) or field.default in ((), None) or field.default_factory is dict
+
+
+@contextlib.contextmanager
+def watched_reads() -> Iterator[Reads]:
+    """Note which fields that may be absent are read until the end, by anything in this process."""
+    reads, before = Reads(), []
+    for each in measured_types():
+        for field in msgspec.structs.fields(each):
+            if field.name in each.__dict__ and may_be_absent(field):
+                descriptor = each.__dict__[field.name]
+                before.append((each, field.name, descriptor))
+                setattr(each, field.name, _Watched(f"{each.__name__}.{field.name}", descriptor, reads))
+    try:
+        yield reads
+    finally:
+        for owner, name, descriptor in before:
+            setattr(owner, name, descriptor)
+
+
+class _Watched:
+    def __init__(self, name: str, descriptor: Any, reads: Reads) -> None:
+        self._name, self._descriptor, self._reads = name, descriptor, reads
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        if owner is None:
+            return self
+        value = self._descriptor.__get__(owner, kind)
+        self._reads.read.add(self._name)
+        if value is not None and value != () and value != {}:
+            self._reads.filled.add(self._name)
+        return value
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        self._descriptor.__set__(owner, value)
+
+
+def _collect(kind: Any, found: dict[type[msgspec.Struct], None]) -> None:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if kind in found or kind in _NOT_MEASURED or not kind.__module__.startswith("koordebpf.state"):
+            return
+        found[kind] = None
+        for field in msgspec.structs.fields(kind):
+            _collect(field.type, found)
+        return
+    for inner in typing.get_args(kind):
+        _collect(inner, found)
+
+
+class Inputs:
+    """What one strategy or plugin reads of frames, and in which words it says that it cannot judge one.
+
+    `silent`: what was read and had no value in a frame of which it said nothing.
+    """
+
+    def __init__(self) -> None:
+        self.read: set[str] = set()
+        self.filled: set[str] = set()
+        self.silent: set[str] = set()
+        self.lacks: set[str] = set()
+
+    def take(self, reads: Reads, lacks: Collection[str]) -> None:
+        """Take what was read of one frame."""
+        self.read |= reads.read
+        self.filled |= reads.filled
+        self.lacks.update(lacks)
+        if not lacks:
+            self.silent |= reads.read - reads.filled
+
+
+def inputs_of(ticks: Sequence[TickFrame]) -> dict[str, Inputs]:
+    """Decide each frame once more by each strategy and each plugin inside alone, as by one that has just started."""
+    found: dict[str, Inputs] = {}
+    for tick in ticks:
+        view = tick_view(tick)
+        for strategy in STRATEGIES:
+            if strategy.needs_cpu and not tick.has_cpu:
+                continue
+            shared = {"eviction": tick.settings.eviction} if strategy.reads_eviction else {}
+            with watched_reads() as reads:
+                made = strategy.decide(view, strategy.state(), settings_of(strategy, tick.settings), **shared)
+            lacks = [*getattr(made, "problems", ())]
+            lacks += [made.reason] if made.skipped not in (None, "not_due") else []
+            found.setdefault(strategy.name, Inputs()).take(reads, lacks)
+        settings = settings_of(KATALYST_EVICTION, tick.settings)
+        active = katalyst_pods(view.pods, settings.qos.by_level())
+        seen = Seen(view, view.katalyst or KatalystMeasured(), active, candidates(active, settings.skip))
+        for plugin in INNER.values():
+            with watched_reads() as reads:
+                answers, states = look_inside(seen, {}, settings.inner, plugin.name.__eq__)
+                choose_inside(answers, {}, seen, states, settings.inner)
+            problems = [each.problem for each in answers if each.problem]
+            found.setdefault(plugin.name, Inputs()).take(reads, problems)
+    return found
