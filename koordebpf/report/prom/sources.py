@@ -98,7 +98,8 @@ def _recorder_families(counts: RecorderCounts) -> Iterator[Metric]:
     yield CounterMetricFamily("koordebpf_recorder_lost_events", "Events that were not recorded.", counts.lost_events)
     yield GaugeMetricFamily("koordebpf_recorder_bytes", "The recorder's files.", counts.bytes)
     text = "How far back each pace of the recorder reaches."
-    yield by_label(GaugeMetricFamily, "koordebpf_recorder_reach_seconds", text, "pace", counts.reach_s)
+    reach = {pace.value: seconds for pace, seconds in counts.reach_s.items()}
+    yield by_label(GaugeMetricFamily, "koordebpf_recorder_reach_seconds", text, "pace", reach)
     text = "Whether the last round could not be recorded: 1, else 0."
     yield GaugeMetricFamily("koordebpf_recorder_failing", text, counts.problem is not None)
     yield CounterMetricFamily("koordebpf_recorder_cpu_seconds", "CPU time of the recorder's thread.", counts.cpu_s)
