@@ -117,6 +117,13 @@ def test_a_list_drops_what_is_no_longer_in_it_and_leaves_other_namespaces_alone(
     assert (names(table), table.namespaces) == (["b/db"], {"b"})
 
 
+def test_names_count_too() -> None:
+    each = 250
+    table = listed(*(pdb(f"{number:0{each}}") for number in range(MAX_ALL // 400)))
+    assert 0 < len(table.objects) * 2 * each <= MAX_ALL  # in the selector, too
+    assert table.problems
+
+
 def test_room_is_free_again_when_one_is_deleted() -> None:
     half = pdb("x", values=(MAX_ONE - 400) // 13)
     table = PdbTable()
