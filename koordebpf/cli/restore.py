@@ -79,6 +79,10 @@ def restore(
         return
     is_done = True
     for folder in folders:
+        if _is_closed(folder):
+            echo(f"{folder}: Permission denied. Run it as root", err=True)
+            is_done = False
+            continue
         if not dry_run and is_held(folder):
             echo(f"{folder}: an agent acts there. Stop the agent first", err=True)
             is_done = False
@@ -106,6 +110,17 @@ def _folders(run_dir: Path) -> list[Path]:
     except PermissionError as error:
         raise ActuationError(f"{run_dir}: {error.strerror}. Run it as root") from error
     return found or [run_dir / JOURNAL_PATH.parent.name]
+
+
+# To who is not root: an agent's folder is for its owner alone.
+def _is_closed(folder: Path) -> bool:
+    try:
+        (folder / JOURNAL_PATH.name).stat()
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _restored(journal: Path, *, dry_run: bool) -> bool:

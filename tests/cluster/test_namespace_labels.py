@@ -63,8 +63,9 @@ def slo(cluster: ControlPlane, node_name: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def allowed(cluster: ControlPlane, namespace: str) -> Path:
+def allowed(cluster: ControlPlane, namespace: str) -> Iterator[Path]:
     """An account of the test's own with the agents' rights and that of the component."""
+    made = []
     cluster.api.create(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": AGENT, "namespace": namespace}}
     )
@@ -72,11 +73,14 @@ def allowed(cluster: ControlPlane, namespace: str) -> Path:
         for one in yaml.safe_load_all(path.read_text()):
             name = one["metadata"]["name"]
             if path == RIGHT and one["kind"] == "ClusterRole":
-                cluster.api.create(one)
+                made.append(cluster.api.create(one))
             if one["kind"] == "ClusterRoleBinding" and one["subjects"][0]["name"] == AGENT:
                 subject = {"kind": "ServiceAccount", "name": AGENT, "namespace": namespace}
-                cluster.api.create(one | {"metadata": {"name": f"{namespace}-{name}"}, "subjects": [subject]})
-    return cluster.service_account(namespace, AGENT)
+                bound = one | {"metadata": {"name": f"{namespace}-{name}"}, "subjects": [subject]}
+                made.append(cluster.api.create(bound))
+    yield cluster.service_account(namespace, AGENT)
+    for one in made:  # of the whole cluster, which is other tests' too
+        cluster.api.delete(one)
 
 
 def plan_of(source: ApiSource) -> Plan:

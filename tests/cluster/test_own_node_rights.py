@@ -5,6 +5,7 @@ What is sent is a dry run: admission judges it, and nothing changes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -123,8 +124,14 @@ def component(cluster: ControlPlane) -> Iterator[Tenant]:
         for one in some
         if name not in ("base", "readers", "batch-resources") and one["apiVersion"].partition("/")[0] in KINDS
     ]
-    definitions = [one.definition() for one in SERVED]
-    cluster.api.create(*definitions, *made)
+    with contextlib.ExitStack() as stack:
+        for served in SERVED:
+            stack.enter_context(served.defined(cluster))
+        yield from in_force(cluster, made)
+
+
+def in_force(cluster: ControlPlane, made: list[Object]) -> Iterator[Tenant]:
+    cluster.api.create(*made)
     namespace = "own-node-rights"
     cluster.add_namespace(namespace)
     label = {"metadata": {"labels": {"koordebpf.io/eviction": "own-node"}}}
@@ -137,7 +144,7 @@ def component(cluster: ControlPlane) -> Iterator[Tenant]:
     for right in NARROWED:
         wait_until(tenant, unbound, right, is_refused=True)
     yield tenant
-    for one in (*made, *definitions):
+    for one in made:
         cluster.api.delete(one)
     # They are not forgotten at once, and the cluster is other tests' too.
     for right in ("create pods/eviction", "create events"):

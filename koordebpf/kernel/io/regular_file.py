@@ -13,12 +13,14 @@ from koordebpf.errors import NOT_GIVEN, ConfigError
 
 _REGULAR = "must be a regular file"
 _PART = ".part"
+_NULL = os.makedev(1, 3)
 
 
 def open_regular(path: Path, flags: int, *, follows: bool = False) -> int:
     """Open a regular file, which is made if `flags` have O_CREAT; return its descriptor.
 
-    It waits for no other end of a pipe, and `follows` no link in the last place.
+    It waits for no other end of a pipe, and follows no link in the last place unless it `follows`: then /dev/null will
+    do, too, by which people say that there is nothing.
 
     Raises:  ConfigError: it is no regular file. OSError: it cannot be opened.
     """
@@ -30,7 +32,9 @@ def open_regular(path: Path, flags: int, *, follows: bool = False) -> int:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise ConfigError(str(path), NOT_GIVEN, _REGULAR) from error
         raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    status = os.fstat(fd)
+    is_null = stat.S_ISCHR(status.st_mode) and status.st_rdev == _NULL
+    if not (stat.S_ISREG(status.st_mode) or (follows and is_null)):
         os.close(fd)
         raise ConfigError(str(path), NOT_GIVEN, _REGULAR)
     return fd

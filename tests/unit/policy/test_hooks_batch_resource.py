@@ -136,7 +136,6 @@ class TestTheAnnotation:
             '{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": {}}}}}',
             '{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": "-5"}}}}',
             '{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": "1e300"}}}}',
-            '{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": "99999999999Ei"}}}}',
             '{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": "a lot"}}}}',
             "[" * 100_000,
         ],
