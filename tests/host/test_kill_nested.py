@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -161,6 +162,43 @@ def test_a_pid_that_is_another_ones_by_now_keeps_its_nice_level(
     kill_cgroup(site.target(), deadline_ns=time.monotonic_ns() + NS_PER_S, release_early=False)
     assert os.getpriority(os.PRIO_PROCESS, sleeper.pid) == os.getpriority(os.PRIO_PROCESS, 0)
     assert sleeper.poll() is None
+
+
+def leave(site: Site, pid: int) -> None:
+    for base in (site.path, site.freezer):
+        if base is not None:
+            (base.parent / "cgroup.procs").write_text(str(pid))
+
+
+def test_who_has_left_by_the_time_of_the_signal_is_not_killed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It leaves at the moment in which its pid is opened: it stands for another process that has this pid by then.
+    stays, leaves = site.spawn(SLEEP), site.spawn(SLEEP)
+    wait_until(lambda: len(site.pids()) == 2)
+    real = os.pidfd_open
+
+    def opened(pid: int) -> int:
+        if pid == leaves.pid:
+            leave(site, pid)
+        return real(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", opened)
+    report = kill(site)
+    assert (report.killed_tasks, report.left_tasks) in ((1, 0), (2, 0))  # by cgroup.kill all are taken to be killed
+    assert stays.wait(patience(5)) == -signal.SIGKILL
+    with pytest.raises(subprocess.TimeoutExpired):
+        leaves.wait(0.05)
+    assert os.getpriority(os.PRIO_PROCESS, leaves.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_nor_is_it_on_kernels_without_cgroup_kill(site: Site, sleeper: subprocess.Popen[bytes]) -> None:
+    # Of Linux before 5.14: what was read before it left goes to the signals one by one.
+    stays = site.spawn(SLEEP)
+    wait_until(lambda: len(site.pids()) == 1)
+    with contextlib.closing(Kill(site.target(), os.open(site.path, os.O_RDONLY | os.O_DIRECTORY))) as killing:
+        killing._signal({stays.pid, sleeper.pid}, None)
+    assert stays.wait(patience(5)) == -signal.SIGKILL
+    with pytest.raises(subprocess.TimeoutExpired):
+        sleeper.wait(0.05)
 
 
 # A container's monitor in a cgroup of its own within the pod, as CRI-O's with conmon_cgroup=pod: it is the container's

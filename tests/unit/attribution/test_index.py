@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.attribution.tree_nodes import MAX_NESTED, MAX_NESTED_LEVELS
@@ -337,6 +339,21 @@ def test_a_logins_own_cgroups_are_no_pods() -> None:
     assert index.pod_cgroup("u-1") == POD_ID
     assert {index.subtree_pod(each) for each in (*range(100, 106), 110)} == {None}
     assert {kind(index, each) for each in (*range(100, 106), 110)} == {OwnerKind.SYSTEM}
+
+
+@pytest.mark.parametrize(
+    "names", ["kubepods/besteffort/podu-1", "kubepods.slice/kubepods-podu_1.slice", f"x.slice/kubepods/podu-1/{APP}"]
+)
+def test_nor_are_they_before_the_kubelet_has_a_root(names: str) -> None:
+    levels = f"user.slice/user-1000.slice/{names}".split("/")
+    walk = [(ROOT, 0, ""), *((100 + at, 99 + at, "/".join(levels[: at + 1])) for at in range(len(levels)))]
+    walk[1] = (100, ROOT, "user.slice")
+    index = CgroupIndex()
+    index.replace_all(walk)
+    index.set_pods([pod(containers={APP: "app"})])
+    assert dict(index.pod_cgroups()) == {}
+    assert {index.subtree_pod(cgroup_id) for cgroup_id, _, _ in walk} == {None}
+    assert index.kubelet.path is None
 
 
 def test_of_two_at_the_same_height_the_younger_one_is_it() -> None:

@@ -145,6 +145,7 @@ class TestSockets:
             kept[-1].bind(str(path))
         (tmp_path / "file").touch()
         (tmp_path / "link.sock").symlink_to(tmp_path / "one.sock")
+        (tmp_path / "link").symlink_to(tmp_path / "below")
         yield tmp_path
         for each in kept:
             each.close()
@@ -166,6 +167,16 @@ class TestSockets:
             with socket.socket(socket.AF_UNIX) as each:
                 each.bind(str(tmp_path / str(number)))
         assert len(sockets_below(tmp_path)) == 1000
+
+    def test_of_more_than_2000_entries_those_near_the_top_are_looked_at(self, folder: Path):
+        (folder / "below" / "full").mkdir()
+        with socket.socket(socket.AF_UNIX) as late:
+            (folder / "below" / "full" / "end").mkdir()
+            late.bind(str(folder / "below" / "full" / "end" / "late.sock"))
+            assert folder / "below" / "full" / "end" / "late.sock" in sockets_below(folder)
+            for number in range(2_000):
+                (folder / "below" / "full" / str(number)).touch()
+            assert set(sockets_below(folder)) == {folder / "one.sock", folder / "below" / "two.sock"}
 
 
 class Channel:

@@ -83,10 +83,21 @@ def test_the_next_one_is_not_taken_away_by_the_one_before(tmp_path: Path) -> Non
         assert asked(path, "decisions") == b"[]\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
+    tmp_path.chmod(0o700)
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        LocalSocket(tmp_path, acts=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_a_folder_that_others_may_write_or_a_link_to_one_is_refused(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
     with pytest.raises(PermissionError, match="others may write"):
         LocalSocket(tmp_path, acts=True)
+    tmp_path.chmod(0o700)
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(OSError, match="Not a directory"):
         LocalSocket(tmp_path / "link", acts=True)
