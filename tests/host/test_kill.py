@@ -25,6 +25,7 @@ from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
+from tests.conftest import OTHER_MACHINE
 from tests.support.hierarchies import remove_tree
 from tests.support.patience import patience
 
@@ -194,6 +195,25 @@ def test_a_task_that_forks_away_from_its_killer_dies(site: Site) -> None:
     # One more look: nothing was in the middle of a fork.
     time.sleep(0.1)
     assert site.pids() == []
+
+
+@pytest.mark.skipif("v1-bare" not in HERE, reason=f"{OTHER_MACHINE}it has no cgroup v1")
+@pytest.mark.parametrize("site", ["v1-bare"], indirect=True)
+def test_what_came_after_the_look_dies_in_another_round(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where nothing can be frozen: it is there once the pids have been read, as what a task forks before its signal.
+    children = [site.spawn("import time; time.sleep(30)")]
+    wait_until(lambda: len(site.pids()) == 1)
+    real = os.pidfd_open
+
+    def opened(pid: int) -> int:
+        if len(children) == 1:
+            children.append(site.spawn("import time; time.sleep(30)"))
+        return real(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", opened)
+    report = kill(site)
+    assert (report.killed_tasks, report.left_tasks, report.rounds) == (2, 0, 2)
+    assert [child.wait(patience(5)) for child in children] == [-9, -9]
 
 
 def test_more_processes_than_one_batch_of_descriptors(site: Site) -> None:

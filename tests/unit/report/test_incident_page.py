@@ -71,6 +71,11 @@ def test_hostile_names_are_shown(hostile: str) -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e\u2028]", hostile.replace("\n", ""))
 
 
+def test_controls_in_attributes_are_shown() -> None:
+    made = element("td", "\x1b[2J", class_="\u202egpj.sh", data_name="a\x00")
+    assert (made.text, made.get("class"), made.get("data-name")) == ("\\x1b[2J", "\\u{202e}gpj.sh", "a\\x00")
+
+
 def test_data_of_the_script_is_what_it_was(hostile: str) -> None:
     (raw,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', hostile, re.DOTALL)
     assert "<" not in raw and ">" not in raw and "&" not in raw

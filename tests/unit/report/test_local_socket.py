@@ -109,18 +109,22 @@ def test_another_user_gets_no_answer(tmp_path: Path) -> None:
     for parent in tmp_path.parents[:-1]:
         if not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
-    with serving(tmp_path / "machine", acts=True) as path:
-        path.parent.chmod(0o755)  # so that the file's own mode counts
-        child = os.fork()
-        if child == 0:
-            os.setgid(65534)
-            os.setuid(65534)
-            try:
-                asked(path, "decisions")
-            except PermissionError:
-                os._exit(7)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    before = os.umask(0)  # nor where that of the agent's start leaves every right
+    try:
+        with serving(tmp_path / "machine", acts=True) as path:
+            path.parent.chmod(0o755)  # so that the file's own mode counts
+            child = os.fork()
+            if child == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+                try:
+                    asked(path, "decisions")
+                except PermissionError:
+                    os._exit(7)
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    finally:
+        os.umask(before)
 
 
 def test_explain_finds_it_or_takes_its_path(tmp_path: Path) -> None:

@@ -199,6 +199,15 @@ class TestBudget:
         assert (counts.dropped_samples, counts.refused_samples) == (0, 0)
         assert counts.series <= MIB // (2 * SERIES_BYTES)
 
+    def test_nor_those_of_what_ran_for_long_before_it_ended(self):
+        store = SeriesStore(SeriesSettings(keep_ns=1800 * NS_PER_S, budget_bytes=MIB))
+        for second in range(1500):
+            values = {(POD_CPU, "lives"): 1.0} | ({(POD_CPU, "web"): 1.0} if second < 300 else {})
+            values |= {(CONTAINER_CPU, f"{second}-{each}"): 1.0 for each in range(3)}
+            store.append_round(second * NS_PER_S, values)
+        assert store.counts.dropped_series > 1000
+        assert counted(store, (POD_CPU, "web"), 1499, 1500) == 300
+
     def test_where_all_series_are_alive_a_new_one_is_refused_and_counted(self):
         store = SeriesStore(SeriesSettings(budget_bytes=MIB))
         most = MIB // (2 * SERIES_BYTES)
