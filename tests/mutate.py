@@ -141,7 +141,7 @@ def _report(modules: Sequence[str], copy: Path) -> list[tuple[str, float, bool]]
     if not modules:
         return []
     path = copy / "report.xml"
-    _ended(_command(modules, [f"--junitxml={path}", "--timeout=300"], stops=False), copy, 1800)
+    ended(_command(modules, [f"--junitxml={path}", "--timeout=300"], stops=False), copy, 1800)
     cases = ET.parse(path).iter("testcase")
     names = {each.removesuffix(".py").replace("/", "."): each for each in modules}
     found = []
@@ -169,8 +169,8 @@ def _end(folder: str) -> NoReturn:
     os._exit(128 + signal.SIGTERM)  # threads wait for more
 
 
-# Its exit code and what it printed, None: it did not end in time.
-def _ended(command: Sequence[str], copy: Path, limit_s: float) -> tuple[int, str] | None:
+def ended(command: Sequence[str], copy: Path, limit_s: float) -> tuple[int, str] | None:
+    """Run a command in a copy; return its exit code and what it printed, None: it did not end in time."""
     environment = os.environ | {"PYTHONPYCACHEPREFIX": str(copy / "bytecode"), "PYTHONPATH": str(copy)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with subprocess.Popen(
@@ -190,13 +190,13 @@ def _ended(command: Sequence[str], copy: Path, limit_s: float) -> tuple[int, str
 
 def judged(mutant: Mutant, copy: Path, tests: Tests, times: int = 1) -> str:
     """Return what became of a mutant in a copy: killed, survived, or a timeout."""
-    with _mutated(mutant, copy):
+    with mutated(mutant, copy):
         for modules in tests.stages(mutant.path):
             command = _command(modules, [f"--timeout={times * tests.test_s:.0f}"])
-            ended = _ended(command, copy, times * tests.limit_s(modules))
-            if ended is None or (ended[0] and "Timeout (>" in ended[1]):
+            answer = ended(command, copy, times * tests.limit_s(modules))
+            if answer is None or (answer[0] and "Timeout (>" in answer[1]):
                 return TIMEOUT
-            if ended[0] not in (0, 5):  # pytest.ExitCode.NO_TESTS_COLLECTED: all of them are slow
+            if answer[0] not in (0, 5):  # pytest.ExitCode.NO_TESTS_COLLECTED: all of them are slow
                 return KILLED
         return SURVIVED
 
@@ -213,13 +213,14 @@ class LiveTests:
 
     def kills(self, mutant: Mutant, copy: Path) -> bool:
         """Tell whether one of them fails with a mutant, twice: a busy machine finds none."""
-        with _mutated(mutant, copy):
-            ended = _ended([*_command(self.modules, []), "@tests/again.txt"], copy, _START_S + _TIMES * self.took_s)
-            return ended is not None and ended[0] not in (0, 5)
+        with mutated(mutant, copy):
+            answer = ended([*_command(self.modules, []), "@tests/again.txt"], copy, _START_S + _TIMES * self.took_s)
+            return answer is not None and answer[0] not in (0, 5)
 
 
 @contextlib.contextmanager
-def _mutated(mutant: Mutant, copy: Path) -> Iterator[None]:
+def mutated(mutant: Mutant, copy: Path) -> Iterator[None]:
+    """Have the mutant's file in a copy, and at the end the one before."""
     path = copy / mutant.path
     before = path.read_text()
     _write(path, mutant.source)
