@@ -119,6 +119,7 @@ def test_pods_are_passed_on_byte_for_byte(called: Called, plugin: Callable[[str]
     assert list(one.asked["GetEvictPods"][0].active_pods) == list(PODS.values())
 
 
+@pytest.mark.slow  # it waits for two deadlines
 def test_each_call_has_its_deadline_and_pods_come_before_thresholds(
     plugin: Callable[[str], Plugin], caplog: pytest.LogCaptureFixture
 ) -> None:
