@@ -122,4 +122,4 @@ def test_fifty_that_come_and_die_leave_no_descriptor_thread_or_endpoint(tmp_path
         f" p99 {took_s[len(took_s) * 99 // 100] * 1000:.0f} ms, longest {took_s[-1] * 1000:.0f} ms"
     )
     assert max(answered) > COUNT // 4
-    assert took_s[-1] < patience(1.5)
+    assert took_s[-1] < patience(3)  # 0.3 s on a quiet machine
