@@ -34,7 +34,7 @@ TURNS = 8
 # What a merge owns at most: seconds of modules that run one after the other, and machines.
 OWNED_S = 240.0
 OWNED_MACHINES = 1
-_UNKNOWN_S = 30.0  # of an item that has not run yet
+_UNKNOWN_S = {"machines": 250.0, "nodes": 400.0, "here": 30.0}  # by kind, of an item that has not run yet
 _NEAR = 1  # imports between a test module and what it tests
 # Where what changed lies → the machines on which it may behave differently, the most telling first.
 MACHINES = {
@@ -57,7 +57,7 @@ class Entry(msgspec.Struct):
     """
 
     turn: int
-    seconds: float = _UNKNOWN_S
+    seconds: float = 0.0
     commit: str | None = None
     day: str | None = None
     machine: str = ""
@@ -131,7 +131,7 @@ def select(ledger: Ledger, items: Iterable[str], owned: Mapping[str, int]) -> Se
         if is_machine(item):
             fits, left_machines = left_machines > 0, left_machines - 1
         else:
-            fits = (seconds := ledger.items[item].seconds) <= left_s
+            fits = (seconds := _seconds(ledger, item)) <= left_s
             left_s -= seconds if fits else 0
         mine += [item] if fits else []
     runs = {*mine, *turn, *new}
@@ -144,7 +144,7 @@ def longest_first(ledger: Ledger, items: Iterable[str]) -> list[str]:
 
 
 def _seconds(ledger: Ledger, item: str) -> float:
-    return ledger.items[item].seconds if item in ledger.items else _UNKNOWN_S
+    return ledger.items[item].seconds if item in ledger.items else _UNKNOWN_S[_kind(item)]
 
 
 def is_machine(item: str) -> bool:
@@ -166,9 +166,10 @@ def owned_by(paths: Iterable[str], graph: imports.Graph) -> dict[str, int]:
 def taken(ledger: Ledger, items: Iterable[str], runs: Sequence[Run]) -> Ledger:
     """Return the ledger with the results of runs, without items that are gone, with turns for new ones, a merge on."""
     found = {item: ledger.items[item] for item in sorted(items) if item in ledger.items}
-    seconds = {run_item: run_s for run in runs for run_item, run_s in run.passed.items()}
-    for item in sorted(set(items) - found.keys(), key=lambda item: (-seconds.get(item, _UNKNOWN_S), item)):
-        found[item] = Entry(_emptiest(found, _kind(item)), seconds.get(item, _UNKNOWN_S))
+    seconds = {item: _UNKNOWN_S[_kind(item)] for item in set(items) - found.keys()}
+    seconds |= {item: run_s for run in runs for item, run_s in run.passed.items() if item in seconds}
+    for item in sorted(seconds, key=lambda item: (-seconds[item], item)):
+        found[item] = Entry(_emptiest(found, _kind(item)), seconds[item])
     for run in sorted(runs, key=lambda run: run.at):
         for item, run_s in run.passed.items():
             if item in found:
@@ -204,7 +205,8 @@ def _emptiest(entries: Mapping[str, Entry], kind: str) -> int:
 def spread(ledger: Ledger) -> Ledger:
     """Return the ledger with turns given again, by the seconds that are known now."""
     found: dict[str, Entry] = {}
-    for item, entry in sorted(ledger.items.items(), key=lambda each: (-each[1].seconds, each[0])):
+    for item in longest_first(ledger, ledger.items):
+        entry = ledger.items[item]
         found[item] = msgspec.structs.replace(entry, turn=_emptiest(found, _kind(item)))
     return Ledger(ledger.merges, dict(sorted(found.items())), ledger.second_tries)
 

@@ -29,6 +29,12 @@ _SHOW = (
 )
 _LIMITED = f"20 50000 100000 {64 * MIB}"  # cpu.shares 512 are the weight 20
 _START_S = 300
+# An emulated plugin needs more than the 2 s after which containerd counts it as gone, and starts containers without it.
+_PATIENT = (
+    "grep -q plugin_request_timeout /etc/containerd/config.toml || {"
+    """ sed -i 's/^  disable = false$/&\\n  plugin_request_timeout = "60s"/' /etc/containerd/config.toml &&"""
+    " systemctl restart containerd; }"
+)
 
 
 def expect_all_start_limited(node: GuestNode) -> str:
@@ -37,6 +43,8 @@ def expect_all_start_limited(node: GuestNode) -> str:
     The agent runs meanwhile, and afterwards nothing of it or of the pods is left.
     """
     node.guest.write(_CONFIG, _SETTINGS)
+    if node.guest.machine.runtime == "containerd":
+        node.guest.check(_PATIENT)
     agent = node.agent("--enforce", "--config", _CONFIG)
     try:
         agent.wait_for_log("NRI: registered with")
@@ -48,7 +56,7 @@ def expect_all_start_limited(node: GuestNode) -> str:
             return all(seen.values())
 
         node.until(all_have_started, "all pods have started", _START_S)
-        assert seen == {each["metadata"]["name"]: _LIMITED for each in made}
+        assert seen == {each["metadata"]["name"]: _LIMITED for each in made}, seen
         _expect_adjusted(agent)
     finally:
         agent.stop()

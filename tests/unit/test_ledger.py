@@ -74,7 +74,7 @@ def test_what_changed_runs_at_once_the_nearest_first_until_its_seconds_are_spent
 
 def test_machines_run_the_longest_first_however_they_are_given(full):
     assert ledger.longest_first(full, reversed(MACHINES)) == MACHINES[::-1]
-    assert ledger.longest_first(full, [MACHINES[0], "6.99 v2", MODULES[0]]) == [MACHINES[0], "6.99 v2", MODULES[0]]
+    assert ledger.longest_first(full, [MODULES[0], MACHINES[0], "6.99 v2"]) == ["6.99 v2", MACHINES[0], MODULES[0]]
 
 
 def test_what_is_new_runs_before_it_has_a_turn():
