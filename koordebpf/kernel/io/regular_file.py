@@ -8,11 +8,13 @@ import os
 import select
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from koordebpf.errors import NOT_GIVEN, ConfigError
 
 _REGULAR = "must be a regular file"
 _PART = ".part"
+_PART_BYTES = 1 << 20  # of one read
 _NULL = os.makedev(1, 3)
 
 
@@ -46,10 +48,21 @@ def read_regular_file(path: Path, most_bytes: int, *, follows: bool = False) -> 
     Raises:  ConfigError: it is no regular file, or longer than `most_bytes`. OSError: it cannot be read.
     """
     with os.fdopen(open_regular(path, os.O_RDONLY, follows=follows), "rb") as file:
-        content = file.read(most_bytes + 1)
+        content = read_at_most(file, most_bytes + 1)
     if len(content) > most_bytes:
         raise ConfigError(str(path), f"{len(content)} bytes or more", f"must be {most_bytes} bytes or less")
     return content
+
+
+def read_at_most(file: BinaryIO, most_bytes: int) -> bytes:
+    """Return what is left in a file, so many bytes of it at most.
+
+    In parts: one read(2) of so many bytes takes their memory before it knows how many there are.
+    """
+    content = bytearray()
+    while len(content) < most_bytes and (part := file.read(min(most_bytes - len(content), _PART_BYTES))):
+        content += part
+    return bytes(content)
 
 
 def read_given_file(path: Path, most_bytes: int, wait_s: float = 5.0) -> bytes:
@@ -64,7 +77,7 @@ def read_given_file(path: Path, most_bytes: int, wait_s: float = 5.0) -> bytes:
         while len(content) <= most_bytes:
             if is_pipe and not select.select([file], [], [], wait_s)[0]:
                 raise ConfigError(str(path), NOT_GIVEN, f"nothing has come out of this pipe for {wait_s:g} s")
-            if not (part := file.read(most_bytes + 1 - len(content))):
+            if not (part := file.read(min(most_bytes + 1 - len(content), _PART_BYTES))):
                 return bytes(content)
             content += part
     raise ConfigError(str(path), NOT_GIVEN, f"must be {most_bytes} bytes or less")

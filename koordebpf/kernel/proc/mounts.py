@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from koordebpf.kernel.io.regular_file import read_at_most
 from koordebpf.units import format_bytes
 
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -44,7 +45,7 @@ def read_mounts(
     Cost:    3 µs a mount.
     """
     with mountinfo.open("rb") as file:
-        table = file.read(max_bytes)
+        table = read_at_most(file, max_bytes)
     wanted = None if fstypes is None else frozenset(map(os.fsencode, fstypes))
     return tuple(_mounts(table, wanted))
 
@@ -55,7 +56,7 @@ def read_part(mountinfo: Path = MOUNTINFO, max_bytes: int = MOST_BYTES) -> str:
     Raises:  OSError: it cannot be read.
     """
     with mountinfo.open("rb") as file:  # its size is 0 in procfs
-        is_cut = len(file.read(max_bytes + 1)) > max_bytes
+        is_cut = len(read_at_most(file, max_bytes + 1)) > max_bytes
     return f"the first {format_bytes(max_bytes)} of {mountinfo}, which is longer," if is_cut else str(mountinfo)
 
 

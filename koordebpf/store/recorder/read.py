@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from koordebpf.errors import ConfigError, DecodeError
+from koordebpf.kernel.io.regular_file import read_at_most
 from koordebpf.store.recorder.ring import shards_in
 from koordebpf.store.recorder.rounds import ReadRound, ShardReader
 from koordebpf.store.recorder.shard import Head
@@ -120,7 +121,7 @@ class Recording:
 
 def _bytes_of(path: Path, most_bytes: int) -> bytes:
     with path.open("rb") as file:
-        data = file.read(max(most_bytes, 0) + 1)
+        data = read_at_most(file, max(most_bytes, 0) + 1)
     if len(data) > most_bytes:
         raise DecodeError(_TOO_LARGE)
     return data

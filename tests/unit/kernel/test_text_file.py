@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from koordebpf.errors import CgroupGone, ConfigError, KernelFileError
-from koordebpf.kernel.io.regular_file import read_regular_file
+from koordebpf.kernel.io.regular_file import read_given_file, read_regular_file
 from koordebpf.kernel.io.text_file import OpenKernelFiles, Overtaken, read_kernel_file, write_kernel_file
 
 
@@ -119,6 +120,15 @@ class TestWritten:
 
 
 class TestOfAFolderThatOthersMayWriteTo:
+    def test_a_bound_takes_no_memory(self, file: Path) -> None:
+        tracemalloc.start()
+        try:
+            assert read_regular_file(file, 1 << 40) == b"8192\n"
+            assert read_given_file(file, 1 << 40) == b"8192\n"
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
+
     def test_a_regular_file_is_read(self, file: Path) -> None:
         assert read_regular_file(file, 5) == b"8192\n"
 
