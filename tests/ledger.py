@@ -234,8 +234,11 @@ def write(ledger: Ledger) -> None:
 
 
 def changed() -> list[str]:
-    """Return what differs from the last merge but this one; where git has no history, nothing."""
-    merges = git.lines("log", "--format=%H", "-2", "--", FILE.relative_to(ROOT).as_posix())
+    """Return what differs from the last merge but this one; where git has no history, nothing.
+
+    What changes the ledger and counts no merge is none.
+    """
+    merges = git.lines("log", "--format=%H", "-2", '-G"merges":', "--", FILE.relative_to(ROOT).as_posix())
     return git.changed_since(merges[-1], "HEAD") if len(merges) > 1 else []
 
 
