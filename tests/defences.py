@@ -17,11 +17,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.mutant import ROOT, Mutant
-from tests.mutate import ended, mutated
+from tests.mutate import copied, ended, mutated
 from tests.rules.pages import named_tests, rows
 
 PAGE = ROOT / "SECURITY.md"
@@ -224,3 +225,29 @@ def _first_failed(tests: Sequence[str], copy: Path, *, again: bool) -> str | Non
     found = _FAILED.search(output)
     assert found, output
     return found[1]
+
+
+class Defences:
+    """The tests of a folder: each of its removals with each row that it is of. The module has a class of this kind."""
+
+    folder: ClassVar[str]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def copy(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return copied(tmp_path_factory.mktemp("copy"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def failed(cls) -> set[str]:
+        return set()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "removal" in metafunc.fixturenames:
+            metafunc.parametrize(("removal", "row"), params(self.folder))
+
+    def test_a_test_notices_that_it_is_gone(self, removal: Removal, row: Row, copy: Path, failed: set[str]) -> None:
+        failed.add(noticed(removal, row, copy))
+
+    def test_what_noticed_passes_with_all_of_them(self, copy: Path, failed: set[str]) -> None:
+        assert_pass(sorted(failed), copy)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.cluster.api import Api, Object
+from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import AGENT, BASE, NAMESPACE, node, pod
+from tests.cluster.objects import AGENT, BASE, NAMESPACE, documents, node, pod
+from tests.contract.apiserver import until
 
 POLICIES = BASE.parent / "components/own-node-only/policies.yaml"
 
@@ -60,3 +63,35 @@ class Tenant:
 def client(tenant: Tenant, where: str | None) -> Api:
     token = yaml.safe_load(tenant.kubeconfig(where).read_text())["users"][0]["user"]["token"]
     return Api(tenant.cluster.url, tenant.cluster.authority.certificate, token)
+
+
+@contextlib.contextmanager
+def policy_alone(
+    cluster: ControlPlane, policy: str, rights: Path, send: Callable[[Tenant, Api], None], *verbs: str
+) -> Iterator[None]:
+    """Create a component's rights and one policy of own-node-only, and wait until it denies; afterwards delete them.
+
+    Args:
+        cluster: serves what the policy is about.
+        policy: its name.
+        rights: of the component; its first rule gets `verbs`, too, so that the policy alone denies them.
+        send: sends what the policy denies a token that is bound to no pod; where it is admitted, nothing is left.
+    """
+    made = [*documents(rights), *(one for one in documents(POLICIES) if one["metadata"]["name"] == policy)]
+    made[0]["rules"][0]["verbs"] += verbs
+    cluster.api.create(*made)
+    probe = Tenant(cluster, "default")
+    unbound = client(probe, None)
+
+    def denies() -> bool:
+        try:
+            send(probe, unbound)
+        except Refused as refused:
+            return "the token is for Node of no name" in str(refused)
+        return False
+
+    until(denies, f"{policy} denies")
+    probe.close()
+    yield
+    for one in made:
+        cluster.api.delete(one)

@@ -16,9 +16,8 @@ from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.cnr import cnr, defined
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE, documents
-from tests.cluster.own_node import POLICIES, Tenant, client
-from tests.contract.apiserver import until
+from tests.cluster.objects import BASE
+from tests.cluster.own_node import Tenant, client, policy_alone
 
 TIMEOUT_S = 5.0
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -34,30 +33,17 @@ FOREIGN_LIST = f"{TAINT_PREFIX}Foreign:NoSchedule:{LEVEL}"
 
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
-    """The definition, the rights, and the one policy that is about it, in force."""
-    made = [
-        *documents(RIGHTS),
-        *(one for one in documents(POLICIES) if one["metadata"]["name"] == "koordebpf-cnr-taints"),
-    ]
-    with defined(cluster):
-        cluster.api.create(*made)
-        probe = Tenant(cluster, "default")
+    """The definition, the rights, and the one policy that is about it."""
+
+    def send(probe: Tenant, unbound: Api) -> None:
         cluster.api.create(cnr(probe.here))
-        unbound = client(probe, None)
+        try:
+            unbound.call("PATCH", f"{CNR_PATH}/{probe.here}", {"metadata": {"labels": {"a": "b"}}}, MERGE)
+        finally:
+            cluster.api.delete(cnr(probe.here))
 
-        def is_in_force() -> bool:
-            try:
-                unbound.call("PATCH", f"{CNR_PATH}/{probe.here}", {"metadata": {"labels": {"a": "b"}}}, MERGE)
-            except Refused as refused:
-                return "the token is for Node" in str(refused)
-            return False
-
-        until(is_in_force, "the policy of CustomNodeResources")
-        cluster.api.delete(cnr(probe.here))
-        probe.close()
+    with defined(cluster), policy_alone(cluster, "koordebpf-cnr-taints", RIGHTS, send):
         yield
-        for one in made:
-            cluster.api.delete(one)
 
 
 @pytest.fixture

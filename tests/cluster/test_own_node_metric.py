@@ -16,9 +16,8 @@ from koordebpf.policy.node_metric.patch import status_patch
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node_metrics import defined, node_metric
-from tests.cluster.objects import BASE, documents
-from tests.cluster.own_node import POLICIES, Tenant, client
-from tests.contract.apiserver import until
+from tests.cluster.objects import BASE
+from tests.cluster.own_node import Tenant, client, policy_alone
 
 RIGHTS = BASE.parent / "components/instead-of-koordlet/rbac-node-metric.yaml"
 MERGE = "application/merge-patch+json"
@@ -31,30 +30,14 @@ IDLE: Object = {
 
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
-    """The definition, the rights with more than agents have, and the one policy that is about it, in force."""
-    made = [
-        *documents(RIGHTS),
-        *(one for one in documents(POLICIES) if one["metadata"]["name"] == "koordebpf-node-metrics"),
-    ]
-    made[0]["rules"][0]["verbs"] += ["create", "patch", "delete"]
-    with defined(cluster):
-        cluster.api.create(*made)
-        probe = Tenant(cluster, "default")
-        unbound = client(probe, None)
+    """The definition, the rights with more than agents have, and the one policy that is about it."""
 
-        def is_in_force() -> bool:
-            try:
-                unbound.create(node_metric("probe"))
-            except Refused as refused:
-                return "the token is for Node of no name" in str(refused)
-            cluster.api.delete(node_metric("probe"))
-            return False
+    def send(_: Tenant, unbound: Api) -> None:
+        unbound.create(node_metric("probe"))
+        cluster.api.delete(node_metric("probe"))
 
-        until(is_in_force, "the policy of NodeMetrics")
-        probe.close()
+    with defined(cluster), policy_alone(cluster, "koordebpf-node-metrics", RIGHTS, send, "create", "patch", "delete"):
         yield
-        for one in made:
-            cluster.api.delete(one)
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def topology(name: str) -> Object:
 
 @pytest.fixture(scope="module")
 def component(cluster: ControlPlane) -> Iterator[Tenant]:
-    """All rights of agents and all policies, in force; two nodes, of which all is there that may be changed."""
+    """All rights of agents and all policies, which deny; two nodes, of which all is there that may be changed."""
     made = [
         one
         for name, some in shipped().items()
@@ -127,10 +127,10 @@ def component(cluster: ControlPlane) -> Iterator[Tenant]:
     with contextlib.ExitStack() as stack:
         for served in SERVED:
             stack.enter_context(served.defined(cluster))
-        yield from in_force(cluster, made)
+        yield from granted(cluster, made)
 
 
-def in_force(cluster: ControlPlane, made: list[Object]) -> Iterator[Tenant]:
+def granted(cluster: ControlPlane, made: list[Object]) -> Iterator[Tenant]:
     cluster.api.create(*made)
     namespace = "own-node-rights"
     cluster.add_namespace(namespace)

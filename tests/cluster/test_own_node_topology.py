@@ -11,10 +11,9 @@ from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopol
 from koordebpf.kube.http.transport import open_cluster
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.objects import BASE, documents
-from tests.cluster.own_node import POLICIES, Tenant, client
+from tests.cluster.objects import BASE
+from tests.cluster.own_node import Tenant, client, policy_alone
 from tests.cluster.topologies import defined, topology_of
-from tests.contract.apiserver import until
 
 RIGHTS = BASE.parent / "components/instead-of-koordlet/rbac-topology.yaml"
 MERGE = "application/merge-patch+json"
@@ -30,30 +29,14 @@ def topology(name: str, **metadata: Any) -> Object:
 
 @pytest.fixture(scope="module", autouse=True)
 def policies(cluster: ControlPlane) -> Iterator[None]:
-    """The definition, the rights with one more to patch and delete, and the one policy that is about it, in force."""
-    made = [
-        *documents(RIGHTS),
-        *(one for one in documents(POLICIES) if one["metadata"]["name"] == "koordebpf-topologies"),
-    ]
-    made[0]["rules"][0]["verbs"] += ["patch", "delete"]
-    with defined(cluster):
-        cluster.api.create(*made)
-        probe = Tenant(cluster, "default")
-        unbound = client(probe, None)
+    """The definition, the rights with one more to patch and delete, and the one policy that is about it."""
 
-        def is_in_force() -> bool:
-            try:
-                unbound.create(topology("probe"))
-            except Refused as refused:
-                return "the token is for Node" in str(refused)
-            cluster.api.delete(topology_of("probe"))
-            return False
+    def send(_: Tenant, unbound: Api) -> None:
+        unbound.create(topology("probe"))
+        cluster.api.delete(topology_of("probe"))
 
-        until(is_in_force, "the policy of NodeResourceTopologies")
-        probe.close()
+    with defined(cluster), policy_alone(cluster, "koordebpf-topologies", RIGHTS, send, "patch", "delete"):
         yield
-        for one in made:
-            cluster.api.delete(one)
 
 
 @pytest.fixture

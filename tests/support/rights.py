@@ -57,7 +57,7 @@ class Policy(msgspec.Struct, frozen=True):
     binding: Object
 
     def judges(self, right: Right) -> bool:
-        """Tell whether every use of the right is judged by it, wherever the binding is in force."""
+        """Tell whether every use of the right is judged by it, wherever the binding applies."""
         constraints, operation = self.spec["matchConstraints"], _OPERATIONS.get(right.verb)
         agents = (
             'request.userInfo.username.startsWith("system:serviceaccount:") && '
