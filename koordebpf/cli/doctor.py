@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.cli.inputs import FilePath, read_input
+from koordebpf.cli.inputs import FilePath, read_config_file
 from koordebpf.cli.reference.schemas import schema_option
 
 if TYPE_CHECKING:
@@ -80,10 +80,9 @@ def doctor(
 
     config = None
     if config_file is not None:
-        from koordebpf.agent.config.file import read_config
         from koordebpf.agent.config.settings import agent_config
 
-        config = agent_config(read_config(str(config_file), read_input(str(config_file))))
+        config = agent_config(read_config_file(config_file))
         node_cgroup, cgroup_root = node_cgroup or config.node_cgroup, cgroup_root or config.cgroup_root
     report = examine(node_cgroup, backend, cgroup_root, config)
     if as_json:

@@ -119,6 +119,16 @@ def has_socket(run_dir: Path) -> bool:
         return False
 
 
+def read_config_file(path: Path | None) -> dict[str, Any]:
+    """Return what a configuration file sets; nothing where none is given.
+
+    Raises:  ConfigError: it cannot be read, or is none.
+    """
+    from koordebpf.agent.config.file import read_config
+
+    return read_config(str(path), read_input(str(path))) if path else {}
+
+
 def read_input(path: str) -> bytes:
     """Return what the file holds; - is standard input.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from koordebpf.cli.inputs import FilePath, read_input
+from koordebpf.cli.inputs import FilePath, read_config_file
 from koordebpf.errors import SupportError
 
 _FILE = FilePath()
@@ -84,12 +84,11 @@ def serve(directory: Path, name: str, token_file: Path | None, config_file: Path
       koordebpf plugin serve --name rack-memory --token-file /etc/koordebpf/token
       koordebpf plugin serve --config config.yaml --log-format json
     """
-    from koordebpf.agent.config.file import read_config
     from koordebpf.agent.config.settings import agent_config
     from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.slo.convert import laid_over
 
-    in_file = read_config(str(config_file), read_input(str(config_file))) if config_file else {}
+    in_file = read_config_file(config_file)
     typed = {option: value for option, value in given.items() if value is not None}
     config = agent_config(laid_over(in_file, typed))
     set_up_logging(json=config.log_format == "json")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options, read_input
+from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options, read_config_file
 
 _FILE = FilePath()
 
@@ -162,14 +162,14 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
       koordebpf run --source api --node-name $NODE_NAME --audit -
       koordebpf run --config /etc/koordebpf/config.yaml --enforce
     """
-    from koordebpf.agent.config.file import places, read_config
+    from koordebpf.agent.config.file import places
     from koordebpf.agent.config.settings import agent_config, named_gates
     from koordebpf.agent.run import run_agent
     from koordebpf.policy.guards.rules import GuardLimits
     from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.slo.convert import laid_over
 
-    in_file = read_config(str(config_file), read_input(str(config_file))) if config_file else {}
+    in_file = read_config_file(config_file)
     typed = {
         name: value
         for name, value in options.items()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from koordebpf.cli.echo import echo
-from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options, read_input
+from koordebpf.cli.inputs import FilePath, OutputPath, kubeconfig_options, read_config_file
 
 _FILE = FilePath()
 
@@ -45,11 +45,10 @@ def record(
       koordebpf record node.rounds --source api --node-name worker-1 --redact
       koordebpf replay node.rounds
     """
-    from koordebpf.agent.config.file import read_config
     from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.tools.recorder.record import record_rounds
 
     set_up_logging(json=log_format == "json")
-    in_file = read_config(str(config_file), read_input(str(config_file))) if config_file else {}
+    in_file = read_config_file(config_file)
     given = {name: value for name, value in options.items() if value not in (None, ())}
     echo(record_rounds(output, in_file, given, seconds, redact=redact), err=True)
