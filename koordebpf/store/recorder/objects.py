@@ -6,6 +6,7 @@ pace, so it takes from how far back the recording of all pods reaches.
 
 from __future__ import annotations
 
+import abc
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -62,7 +63,7 @@ class _Budgets:
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, int]] = {}  # bytes, and when that was so
 
-    def take(self, namespace: str, n_bytes: int, now_ns: int) -> bool:
+    def spend(self, namespace: str, n_bytes: int, now_ns: int) -> bool:
         left, at_ns = self._left.get(namespace, (float(_BURST), now_ns))
         left = min(left + max(now_ns - at_ns, 0) * _PER_S / NS_PER_S, _BURST)
         is_enough = n_bytes <= left
@@ -77,7 +78,7 @@ class _Budgets:
                 del self._left[name]
 
 
-class _Kind(Generic[T]):
+class _Kind(abc.ABC, Generic[T]):
     # Of each object what came, and what is recorded of it. The text of an object is what its tenant writes into it.
     def __init__(self, budgets: _Budgets) -> None:
         self._budgets = budgets
@@ -87,21 +88,21 @@ class _Kind(Generic[T]):
         self._paid: set[str] = set()  # namespaces that have a change in this round
         self._is_first = True
 
+    @abc.abstractmethod
     def whole(self, each: T) -> T:
         """Return what is recorded of an object where its namespace has enough left."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def short(self, whole: T) -> T | None:
         """Return what is recorded of it in any case; None: nothing."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def size(self, each: T) -> int:
         """Return the characters of its text."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def with_text_of(self, last: T, now: T) -> T:
         """Return it as it is now, with the text that it had."""
-        raise NotImplementedError
 
     def begin(self) -> None:
         """Start again with what all objects of a namespace may have together."""
@@ -138,7 +139,7 @@ class _Kind(Generic[T]):
         if self._is_first or same == whole:
             return each, whole
         namespace = each.metadata.namespace
-        if self._budgets.take(namespace, self.size(whole) + (0 if namespace in self._paid else _CHANGE), now_ns):
+        if self._budgets.spend(namespace, self.size(whole) + (0 if namespace in self._paid else _CHANGE), now_ns):
             self._paid.add(namespace)
             return each, whole
         return None if same is None else (None, same)

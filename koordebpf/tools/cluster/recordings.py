@@ -35,8 +35,8 @@ def fetch_recording(agents: Agents, node: str, folder: Path, *, most_bytes: int 
     # Beside it: what the disk has no room for is found out before anything is made.
     with tempfile.TemporaryFile(dir=folder.absolute().parent) as sent:
         command = ("koordebpf", "recording", "pack")
-        take = Incoming(sent, most_bytes, node).take
-        ended = run_in_pod(agents.cluster, agent.place, CONTAINER, command, take, within_s=agents.within_s)
+        incoming = Incoming(sent, most_bytes, node)
+        ended = run_in_pod(agents.cluster, agent.place, CONTAINER, command, incoming.write, within_s=agents.within_s)
         if ended.exit_code:
             raise KubeError(f"{node}: {ended.stderr.strip() or f'exit code {ended.exit_code}'}", retry=False)
         sent.seek(0)

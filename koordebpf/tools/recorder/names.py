@@ -18,21 +18,10 @@ from koordebpf.tools.recorder.words import OF_NODES, RESOURCES, keys, words
 
 # A name may be a word, too: of these fields no word stays.
 _NAMES = frozenset(
-    {
-        *(
-            "name",
-            "namespace",
-            "pod_name",
-            "container",
-            "container_name",
-            "comm",
-            "nodeName",
-            "node",
-            "uid",
-            "ownPodUid",
-        ),
-        *("workload", "killed", "refused"),
-    }
+    (
+        *("name", "namespace", "node", "nodeName", "pod_name", "container", "container_name", "comm", "workload"),
+        *("uid", "ownPodUid", "killed", "refused"),
+    )
 )
 _KEPT_NAMES = frozenset({"*", "v1", "Pod", *RESOURCES})
 _MAPS = frozenset({"labels", "annotations", "matchLabels", "nodeSelector"})

@@ -82,7 +82,7 @@ class Incoming:
     def __init__(self, file: IO[bytes], most_bytes: int, name: str) -> None:
         self._file, self._left, self._most, self._name = file, most_bytes, most_bytes, name
 
-    def take(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes) -> None:
         """Write a part.
 
         Raises:  KubeError: with it there are more than `most_bytes`; nothing of it is written. OSError: of the file.

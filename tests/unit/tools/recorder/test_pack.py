@@ -129,11 +129,11 @@ def test_more_than_10_000_files_are_refused_also_where_they_are_none_of_a_record
 def test_what_is_sent_is_counted_before_it_is_written() -> None:
     file = io.BytesIO()
     incoming = Incoming(file, 10, "node-1")
-    incoming.take(b"12345")
-    incoming.take(b"67890")
+    incoming.write(b"12345")
+    incoming.write(b"67890")
     for _ in range(2):
         with pytest.raises(KubeError, match="node-1: it sent more than 10 B"):
-            incoming.take(b"x")
+            incoming.write(b"x")
     assert file.getvalue() == b"1234567890"
 
 
