@@ -13,7 +13,7 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
 from koordebpf.agent.measuring import Measuring
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
@@ -71,8 +71,8 @@ def serve_reports(
     )
     stack.callback(server.close)
     folder = folder_of(config.run_dir, measuring.watch.scope)
-    lack = Lack(folder, "there is no socket for koordebpf explain and metrics")
-    stack.callback(lack.end)
+    degraded = Degraded(folder, "there is no socket for koordebpf explain and metrics")
+    stack.callback(degraded.end)
     beside.pages["/pods"] = lambda _: list(recent.pods())
     beside.pages["/known"] = KnownPage(recent.last_round).answer
     beside.pages["/top"] = functools.partial(_top_page, recent)
@@ -86,7 +86,7 @@ def serve_reports(
         local = LocalSocket(folder, acts=acts)
         stack.callback(DecisionServer(local, decisions, recent.writes, begin, recent.requests, beside.pages).close)
     except OSError as error:
-        lack.say(error)
+        degraded.report(error)
 
 
 def series_metrics(measuring: Measuring) -> SeriesMetrics:

@@ -26,7 +26,7 @@ from koordebpf.collect.resctrl.collector import RESCTRL
 from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.cgroup.freezer import thaw
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
-from koordebpf.kernel.io.lacking import reason_of
+from koordebpf.kernel.io.degraded import reason_of
 from koordebpf.store.wal import IN_FLIGHT_PATH, read_in_flight
 
 _MOST_SHOWN = 200  # characters. Why: a list of CPUs, or a device's limits, fit into that

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.printable import json_bytes
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.line_sink import MAX_LINES, LineSink
@@ -44,8 +44,10 @@ class AuditLog:
     ) -> None:
         self._path = path
         file = RotatedFile(path or STDOUT, max_bytes=max_bytes, kept=kept)
-        lack = Lack(path or "standard output", "audit lines wait in memory, and the oldest of too many are lost")
-        self._sink = LineSink(lack.watching(file.append), "audit", max_lines=waiting_lines, recovered=recovered)
+        degraded = Degraded(
+            path or "standard output", "audit lines wait in memory, and the oldest of too many are lost"
+        )
+        self._sink = LineSink(degraded.watching(file.append), "audit", max_lines=waiting_lines, recovered=recovered)
 
     def start(self) -> None:
         """Let a thread write from now on."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from koordebpf.errors import json_error
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.frame import located
@@ -57,9 +57,9 @@ class FrameLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        lack = Lack(path, "frames wait in memory, and the oldest are lost")
+        degraded = Degraded(path, "frames wait in memory, and the oldest are lost")
         self._sink = LineSink(
-            lack.watching(RotatedFile(path, max_bytes=_MAX_BYTES, kept=KEPT).append),
+            degraded.watching(RotatedFile(path, max_bytes=_MAX_BYTES, kept=KEPT).append),
             "frames",
             max_lines=_WAITING,
             recovered=_say_lost,

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from koordebpf.act.evict.unfinished_kill import UnfinishedKill
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import open_regular, read_regular_file
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord
@@ -81,7 +81,7 @@ class InFlight:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd, self._bytes = -1, 0
-        self._lack = Lack(path, "a kill of the agent in the middle of an eviction would leave no record")
+        self._degraded = Degraded(path, "a kill of the agent in the middle of an eviction would leave no record")
         raw = self._opened()
         left = read_left(raw)
         self.left, self.kills = left.records, left.kills
@@ -98,7 +98,7 @@ class InFlight:
             self._bytes = os.fstat(self._fd).st_size
             return os.pread(self._fd, min(self._bytes, _MAX_BYTES), 0)
         except (ConfigError, OSError) as error:
-            self._lack.say(error)
+            self._degraded.report(error)
             return b""
 
     def begin(self, record: AuditRecord) -> bool:
@@ -170,15 +170,15 @@ class InFlight:
         try:
             written = os.write(self._fd, raw)
         except OSError as error:
-            self._lack.say(error)
+            self._degraded.report(error)
             return False
         self._bytes += written
         if written != len(raw):  # the tmpfs is full: half a line would spoil the next one
             os.ftruncate(self._fd, self._bytes - written)
             self._bytes -= written
-            self._lack.say(os.strerror(errno.ENOSPC))
+            self._degraded.report(os.strerror(errno.ENOSPC))
             return False
-        self._lack.say(None)
+        self._degraded.report(None)
         return True
 
 

@@ -24,7 +24,7 @@ from koordebpf.act.writer.places import Original
 from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.lacking import Lack, reason_of
+from koordebpf.kernel.io.degraded import Degraded, reason_of
 from koordebpf.kernel.io.regular_file import open_part, open_regular, read_regular_file
 from koordebpf.policy.reconcile.values import FileKey, is_below_mount
 from koordebpf.units import MIB
@@ -93,14 +93,14 @@ class Journal(Closing):
         self._lost: list[bytes] = []
         self._lines = 0
         self._is_lacking = False
-        self._lack = Lack(path, "no cgroup file is written, since none could be restored")
+        self._degraded = Degraded(path, "no cgroup file is written, since none could be restored")
         try:
             self._open()
         except ActuationError as error:
             if not may_lack:
                 raise
             self._is_lacking = True
-            self._lack.say(_why(error, path))
+            self._degraded.report(_why(error, path))
 
     def _open(self) -> None:
         path = self.path
@@ -155,10 +155,10 @@ class Journal(Closing):
             self._open()
         except ActuationError as error:
             why = _why(error, self.path)
-            self._lack.say(why)
+            self._degraded.report(why)
             raise OSError(errno.EIO, why) from error
         self._is_lacking = False
-        self._lack.say(None)
+        self._degraded.report(None)
 
     def forget(self, keys: Iterable[FileKey]) -> None:
         """Drop these files from the journal: restored, gone, or owned by another process.

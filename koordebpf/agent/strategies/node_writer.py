@@ -18,7 +18,7 @@ from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.strategies import STRATEGIES
 from koordebpf.units import NS_PER_MS
@@ -74,12 +74,12 @@ def open_node_writer(
 def _restore_ladder(
     path: Path, places: Places, now_ns: int, tell: Callable[[FileChange], None], stack: contextlib.ExitStack
 ) -> None:
-    lack = Lack(path, "what an old agent's ladder wrote stays as it is")
-    stack.callback(lack.end)  # it is shown for as long as the agent runs
+    degraded = Degraded(path, "what an old agent's ladder wrote stays as it is")
+    stack.callback(degraded.end)  # it is shown for as long as the agent runs
     try:
         changes = restore_journal(path, places, now_ns).changes
     except (ActuationError, OSError) as error:
-        lack.say(str(error).removeprefix(f"{path}: "))
+        degraded.report(str(error).removeprefix(f"{path}: "))
         return
     for change in changes:
         tell(change)

@@ -16,7 +16,7 @@ from koordebpf.errors import ConfigError, os_reason
 log = logging.getLogger("koordebpf")
 
 
-class Lack:
+class Degraded:
     """One file or folder. `problem`: why it cannot be used; None: it can, as far as is known.
 
     Args:
@@ -29,10 +29,10 @@ class Lack:
         self.problem: str | None = None
         self._without = without
         with _lock:
-            _lacks.add(self)
+            _all.add(self)
 
-    def say(self, error: OSError | ConfigError | str | None) -> None:
-        """Note why it cannot be used, None: it can; the log has each change."""
+    def report(self, error: OSError | ConfigError | str | None) -> None:
+        """Set why it cannot be used, None: it can; the log has each change."""
         problem = reason_of(error) if isinstance(error, Exception) else error
         before, self.problem = self.problem, problem
         if problem is None and before is not None:
@@ -47,9 +47,9 @@ class Lack:
             try:
                 write(data)
             except OSError as error:
-                self.say(error)
+                self.report(error)
                 raise
-            self.say(None)
+            self.report(None)
 
         return watched
 
@@ -70,11 +70,11 @@ def reason_of(error: OSError | ConfigError) -> str:
 
 
 _lock = threading.Lock()  # some come while others are listed
-_lacks: weakref.WeakSet[Lack] = weakref.WeakSet()
+_all: weakref.WeakSet[Degraded] = weakref.WeakSet()
 
 
-def lacks() -> dict[str, str]:
-    """Return what this process lacks, by name."""
+def degradations() -> dict[str, str]:
+    """Return why each of this process's files cannot be used, and what comes of that, by name."""
     with _lock:
-        found = list(_lacks)
+        found = list(_all)
     return {each.name: sentence for each in sorted(found, key=lambda each: each.name) if (sentence := each.sentence)}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import read_regular_file, replace_file
 from koordebpf.units import MIB
 
@@ -13,7 +14,7 @@ _MOST_BYTES = 4 * MIB  # Why: cookies of 1,500 containers are 0.3 MiB
 
 
 class KeptFile:
-    """Reads and replaces one file. What cannot be read or written is named as `Lack` does, and is no error.
+    """Reads and replaces one file. What cannot be read or written is named as `Degraded` does, and is no error.
 
     Args:
         path: of the file. None: nothing is kept, as in a dry run.
@@ -24,7 +25,7 @@ class KeptFile:
     def __init__(self, path: Path | None, without: str, most_bytes: int = _MOST_BYTES) -> None:
         self.path = path
         self._most_bytes = most_bytes
-        self._lack = None if path is None else Lack(path, without)
+        self._degraded = Degraded(path, without)
 
     @property
     def is_kept(self) -> bool:
@@ -33,36 +34,31 @@ class KeptFile:
 
     def read(self) -> bytes | None:
         """Return what it holds; None: it is not there, or cannot be read."""
-        if self.path is None or self._lack is None:
+        if self.path is None:
             return None
         try:
             return read_regular_file(self.path, self._most_bytes)
         except FileNotFoundError:
             return None
         except (ConfigError, OSError) as error:
-            self._lack.say(error)
+            self._degraded.report(error)
         return None
 
     def replace(self, content: bytes) -> bool:
         """Put this in place of what it held; tell whether it is there."""
-        if self.path is None or self._lack is None:
-            return False
-        try:
-            replace_file(self.path, content)
-        except OSError as error:
-            self._lack.say(error)
-            return False
-        self._lack.say(None)
-        return True
+        return self._done(lambda path: replace_file(path, content))
 
     def remove(self) -> bool:
         """Remove it; tell whether it is not there."""
-        if self.path is None or self._lack is None:
+        return self._done(lambda path: path.unlink(missing_ok=True))
+
+    def _done(self, change: Callable[[Path], None]) -> bool:
+        if self.path is None:
             return False
         try:
-            self.path.unlink(missing_ok=True)
+            change(self.path)
         except OSError as error:
-            self._lack.say(error)
+            self._degraded.report(error)
             return False
-        self._lack.say(None)
+        self._degraded.report(None)
         return True

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from prometheus_client.registry import Collector
 
-from koordebpf.kernel.io.lacking import lacks
+from koordebpf.kernel.io.degraded import degradations
 from koordebpf.kernel.io.worker import thread_problems
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.printable import json_bytes, printable
@@ -78,7 +78,7 @@ class Health:
         """Return the parts by name, and why one does not work: readiness does not depend on them."""
         parts = {each.name: each.failure(now_ns) for each in (*self.parts(), *self.beside.all_checks())}
         parts |= {f"thread {name}": f"an unexpected error: {why}" for name, why in thread_problems().items()}
-        parts |= lacks()
+        parts |= degradations()
         return parts if self._ineligible is None else {**parts, "eligible pods": self._ineligible}
 
     def live(self, now_ns: int) -> tuple[bool, str]:

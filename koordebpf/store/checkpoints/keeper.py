@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from koordebpf.errors import os_reason
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.worker import Worker
 from koordebpf.store.checkpoints.folder import CheckpointFolder, Found, newest, read_checkpoints
 
@@ -22,7 +22,7 @@ class CheckpointKeeper:
     """
 
     def __init__(self, folder: Path, koordlet: Path | None, *, writes: bool) -> None:
-        self._lack = Lack(folder, "models of prediction are not kept")
+        self._degraded = Degraded(folder, "models of prediction are not kept")
         self.found: Found | None = None  # once `restore` is done
         self.writes = writes
         self._path = folder
@@ -34,7 +34,7 @@ class CheckpointKeeper:
     @property
     def problem(self) -> str | None:
         """Why the last write failed; read by other threads."""
-        return self._lack.problem
+        return self._degraded.problem
 
     @property
     def is_busy(self) -> bool:
@@ -85,4 +85,4 @@ class CheckpointKeeper:
                 break  # a disk that is full or gone takes no other file either
         if saved:
             self._folder.sync()
-        self._lack.say(problem)
+        self._degraded.report(problem)

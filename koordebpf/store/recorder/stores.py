@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.io.lacking import Lack, reason_of
+from koordebpf.kernel.io.degraded import Degraded, reason_of
 from koordebpf.store.outputs.output_file import READER_S, OutputFile
 from koordebpf.store.recorder.ring import RULES, RingFolder, Run
 from koordebpf.store.recorder.rounds import EncodedRound
@@ -54,7 +54,7 @@ class RingStore:
         self._problem = OSError(errno.ENOENT, "no folder for rounds")
         after = [f"rounds are recorded in memory alone, in {each.folder}" for each in places[1:]]
         without = [*after, "rounds are not recorded"]
-        self._lacks = [Lack(each.folder, why) for each, why in zip(places, without, strict=True)]
+        self._degraded = [Degraded(each.folder, why) for each, why in zip(places, without, strict=True)]
         self._selection = Selection()
         self._events: dict[Pace, list[RecordedEvent]] = {pace: [] for pace in RULES}
 
@@ -121,9 +121,9 @@ class RingStore:
                 break
             except (ConfigError, OSError) as error:
                 self._problem = OSError(errno.EIO, f"{place.folder}: {reason_of(error)}")
-                self._lacks[number].say(error)
+                self._degraded[number].report(error)
                 continue
-            self._lacks[number].say(None)
+            self._degraded[number].report(None)
             return self._folder
         raise self._problem
 

@@ -21,7 +21,7 @@ import msgspec
 
 from koordebpf.act.writer.journal import this_boot
 from koordebpf.errors import ConfigError, DecodeError
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import open_part, open_regular
 from koordebpf.state.series.records import SavedRounds, SavedSeries
 from koordebpf.state.series.settings import SeriesSettings
@@ -63,7 +63,7 @@ class SnapshotWriter:
         self._store = store
         self._file: BinaryIO | None = None
         self._keys: list[tuple[str, ...]] = []
-        self._lack = Lack(path, "a restarted agent will not know the series")
+        self._degraded = Degraded(path, "a restarted agent will not know the series")
 
     @property
     def is_writing(self) -> bool:
@@ -95,7 +95,7 @@ class SnapshotWriter:
                 self._file.close()
                 self._file = None
                 self._part.replace(self._path)
-                self._lack.say(None)
+                self._degraded.report(None)
         except OSError as error:
             self._failed(error)
 
@@ -115,7 +115,7 @@ class SnapshotWriter:
 
     def _failed(self, error: OSError) -> None:
         self.cancel()
-        self._lack.say(error)
+        self._degraded.report(error)
 
 
 class Snapshot:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.io.lacking import Lack
+from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import make_folder, open_part, open_regular, read_regular_file
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.policy.what_if.week import ShadowDay, ShadowWeek
@@ -53,7 +53,7 @@ class WeekKeeper:
 
     def __init__(self, path: Path, now: ShadowWeek) -> None:
         self._path = path
-        self._lack = Lack(path, "what shadow configurations come to is not kept")
+        self._degraded = Degraded(path, "what shadow configurations come to is not kept")
         self._empty = now
         self._waiting = now  # not written yet
         self._changed = threading.Condition()
@@ -66,7 +66,7 @@ class WeekKeeper:
     @property
     def problem(self) -> str | None:
         """Why nothing is kept; read by other threads."""
-        return self._lack.problem
+        return self._degraded.problem
 
     def add(self, day: ShadowDay, problems: dict[str, str]) -> None:
         """Add what was counted since the last time."""
@@ -96,9 +96,9 @@ class WeekKeeper:
     def _take(self, waiting: ShadowWeek, *, is_over: bool) -> None:
         try:
             self._write(waiting)
-            self._lack.say(None)
+            self._degraded.report(None)
         except (OSError, ConfigError) as error:
-            self._lack.say(error)
+            self._degraded.report(error)
             self._put_back(waiting)
             if not is_over:
                 with self._changed:  # until there is more
