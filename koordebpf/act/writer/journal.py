@@ -144,13 +144,13 @@ class Journal(Closing):
         if not originals:
             return
         if self._is_lacking:
-            self._have()
+            self._reopen()
         if len(self._originals) + len(originals) > _MAX_FILES:
             raise OSError(errno.ENOSPC, f"{self.path}: {_MAX_FILES} files are on record, which is the most")
         self._append(originals)
         self._originals.update(originals)
 
-    def _have(self) -> None:
+    def _reopen(self) -> None:
         try:
             self._open()
         except ActuationError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_of
@@ -72,11 +70,11 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
     candidates, excluded = demand.rank(current)
     selection = select(current, candidates, still_open)
     chosen = selection.victims
-    if chosen and (awaited := _awaited_instead(current, demand, still_open, chosen)):
+    credit = {each: credit_of(chosen, each) for each, need in still_open.items() if need > 0}
+    if chosen and (awaited := _awaited_instead(current, demand, still_open, credit)):
         why = f"{awaited} has not been answered yet, and without it too little {relief.resource.name} would come back"
         return replace(held, candidates=selection.ranking, excluded=excluded, reason=f"the eviction of {why}")
     current.take(chosen)
-    credit = {each: credit_of(chosen, each) for each, need in still_open.items() if need > 0}
     missing = {each: max(still_open[each] - given, 0) for each, given in credit.items()}
     return replace(
         held,
@@ -91,14 +89,13 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
 
 # The pods whose unanswered evictions cover the need where the victims would release next to nothing of it; "": none.
 def _awaited_instead(
-    current: Round, demand: Demand, still_open: dict[Dimension, int], chosen: Sequence[Candidate]
+    current: Round, demand: Demand, still_open: dict[Dimension, int], credit: dict[Dimension, int]
 ) -> str:
-    short = {each: need for each, need in still_open.items() if need > 0}
-    if any(credit_of(chosen, each) * _WORTH_SHARE >= need for each, need in short.items()):
+    if any(given * _WORTH_SHARE >= still_open[each] for each, given in credit.items()):
         return ""
     barred = current.barred
     pods = [pod for pod in unanswered(current.view, current.settings) if pod.uid not in barred]
-    if not pods or any(sum(demand.relief.credit(pod, each) for pod in pods) < need for each, need in short.items()):
+    if not pods or any(sum(demand.relief.credit(pod, each) for pod in pods) < still_open[each] for each in credit):
         return ""
     return ", ".join(pod.key for pod in pods[:_NAMES]) + (", …" if len(pods) > _NAMES else "")
 
