@@ -80,11 +80,13 @@ def run_folder(folder: str, arguments: Sequence[str], modules: Sequence[str] = (
 
 
 def run_lanes(
-    arguments: Mapping[str, Sequence[str]], modules: Mapping[str, Sequence[str]], when_only_live: Callable[[], None]
-) -> Counted:
-    """Run folders side by side, each with its arguments; print what each printed when it has ended."""
+    arguments: Mapping[str, Sequence[str]],
+    modules: Mapping[str, Sequence[str]],
+    when_only_live: Callable[[], None],
+    total: Counted,
+) -> None:
+    """Run folders side by side, each with its arguments; when one has ended print what it printed, and add it up."""
     color = ["--color=yes"] if sys.stdout.isatty() else []
-    total = Counted()
     chosen = [
         lane_of(folder, [*color, *arguments[folder]], part, need)
         for folder in sorted(arguments, key=_ORDER.index)
@@ -100,7 +102,6 @@ def run_lanes(
         )
 
     lanes.run(chosen, ended, when_only_live)
-    return total
 
 
 def _parts(folder: str, modules: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -243,8 +244,11 @@ def main(arguments: list[str]) -> int:
     for extra, folder in _SET_UP.items():  # before anything runs: what it misses goes into the same .venv
         if folder in chosen and (extra == "cluster" or not asked.quick):
             subprocess.run([TESTS.parent / ".ci" / "setup", extra], cwd=TESTS.parent, check=False)
-    total = _run_all(asked, chosen, started_s)
-    judge_second_tries(total)
+    total = Counted()
+    try:
+        _run_all(asked, chosen, started_s, total)
+    finally:  # interrupted after hours, too
+        judge_second_tries(total)
     if not asked.for_pytest:
         judge_slow(total)
     if asked.is_everything and chosen == asked.folders:
@@ -310,8 +314,8 @@ def _missing(*, quick: bool) -> dict[str, str | None]:
     }
 
 
-def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float) -> Counted:
-    total, machines = Counted(), None
+def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float, total: Counted) -> None:
+    machines: Machines | None = None
     arguments = {folder: [*_marks(asked, folder), *asked.for_pytest] for folder in chosen if folder != "vm"}
 
     def boot() -> None:
@@ -326,7 +330,7 @@ def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float)
             boot()
         if len(arguments) > 1 and not asked.for_pytest:
             print(f"\n== {', '.join(arguments)} · side by side", flush=True)
-            total.add(run_lanes(arguments, asked.modules, boot))
+            run_lanes(arguments, asked.modules, boot, total)
             arguments = {}
         else:
             boot()
@@ -340,7 +344,6 @@ def _run_all(asked: argparse.Namespace, chosen: Sequence[str], started_s: float)
     finally:
         if machines:
             machines.end()
-    return total
 
 
 def _marks(asked: argparse.Namespace, folder: str) -> list[str]:

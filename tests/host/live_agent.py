@@ -108,7 +108,7 @@ class LiveAgent:
         return code, json.loads(body)["reasons"] if code else []
 
     def becomes_ready(self) -> Self:
-        until(lambda: self.readiness() == (200, []), lambda: f"ready, but: {self.readiness()}\n{self.log}")
+        until(lambda: self.readiness() == (200, []), lambda: f"ready, but: {self.readiness()}\n{self.log}", 60)
         return self
 
     def refuses(self, reason: str, timeout_s: float = 30) -> None:

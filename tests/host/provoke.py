@@ -75,7 +75,11 @@ def in_cgroup(cgroup: Path, work: Callable[[], None]) -> int:
 
 
 def records(signals: Backend) -> list[Record]:
-    return [decode(buf) for buf in signals.read()]
+    """Return all records that are there: a read returns a bounded number."""
+    found: list[Record] = []
+    while buffers := signals.read():
+        found += map(decode, buffers)
+    return found
 
 
 def stalls_of(signals: Backend) -> dict[int, CgroupStall]:

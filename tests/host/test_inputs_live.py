@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from koordebpf.policy.decide_tick import tick_view
 from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.plugins.network import NETWORK
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
@@ -26,7 +27,7 @@ from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.rigs.live_node import LiveNode, or_skipped
 from tests.support.nodes import NodeCgroup
-from tests.support.reads import inputs_of
+from tests.support.reads import filled_in, inputs_of
 
 pytestmark = pytest.mark.slow
 ROUNDS = 12
@@ -45,6 +46,35 @@ ANSWERS = {
     *("CpuUsage.host_applications", "CpuUsage.other_pods"),  # there are none
     *("CachePod.activated_pages", "CachePod.stalled_us"),  # docs/qos/page-cache.md: v1 counts neither
     "SystemMemory.pressure",  # of cgroup v2 alone: docs/katalyst.md
+}
+
+# What this calm node on cgroup v1 has not, by the test of a live agent that has it.
+ELSEWHERE = {
+    "host/test_block_io_agent.py": ("BlockIOMeasured.files", "BlockIOPod.volumes", "PodDirectories.volumes"),
+    "host/test_cpu_burst_live.py": ("BurstContainer.throttled_ratio",),
+    "host/test_fruitless.py": ("PastEviction.workload", "PendingRelease.due_ns", "PendingRelease.failed_ns"),
+    "host/test_grace.py": ("PendingRelease.problem",),
+    "host/test_katalyst_cnr_live.py": (
+        *("Cnr.allocatable", "Cnr.nics", "Cnr.numa", "CnrZone.allocatable", "CnrZone.allocations"),
+        *("KatalystMeasured.cnr", "KatalystMeasured.links"),
+    ),
+    "host/test_katalyst_inner_live.py": ("SystemMemory.pods_pressure", "SystemMemory.stolen_pages"),
+    "host/test_katalyst_numa.py": ("KatalystMeasured.numa", "NumaMemory.pods"),
+    "host/test_katalyst_rootfs_live.py": ("ImageFs.inodes", "ImageFs.inodes_free", "KatalystMeasured.image_fs"),
+    "host/test_lost_api_server.py": ("RefusedEviction.unanswered_ns",),
+    "host/test_memory_qos_live.py": (
+        *("MemoryQosMeasured.above", "Protection.low_bytes", "Protection.min_bytes"),
+        "NodeMeasure.psi_some",  # of cgroup v2
+    ),
+    "host/test_proactive_reclaim.py": ("ReclaimMeasured.pods", "ReclaimMeasured.sensitive_us"),
+    "host/test_resctrl.py": (  # over a fake of its files: no CPU that tests run on has them
+        *("ResctrlMeasured.foreign", "ResctrlMeasured.groups", "ResctrlMeasured.l3"),
+        *("ResctrlMeasured.mb", "ResctrlMeasured.pods"),
+    ),
+    "host/test_scenarios.py": ("LedgerView.rows", "Party.uid", "PodMeasure.stall", "PodView.stall"),
+    "host/test_suppress_agent.py": ("SuppressState.quota_grown_ns",),
+    "host/test_suppress_memory.py": ("SuppressState.memory_rest_until_ns",),
+    "node/test_bound_cpus.py": ("CpuManager.pinned",),
 }
 
 
@@ -125,3 +155,25 @@ def test_what_a_plugin_lacks_is_said_in_the_same_words_everywhere(seen: Seen) ->
         assert f"[!]plugin {name} lacks input: {sentence}" in seen.ready
         assert f"{name} lacks input: {sentence}" in plan
         assert of_doctor[name.removesuffix("-eviction-plugin")] == sentence
+
+
+# What unit tests of decisions fill in frames that they write by hand, in the same process as the one that watches them.
+_OF_TESTS = """
+import json, sys, pytest
+from tests.support.reads import watched_reads
+with watched_reads() as reads:
+    code = pytest.main(["-q", "-p", "no:cacheprovider", "tests/unit/policy"])
+json.dump([code, sorted(reads.filled)], open(sys.argv[1], "w"))
+"""
+
+
+def test_what_decisions_read_in_frames_of_tests_a_live_agent_fills(seen: Seen, tmp_path: Path) -> None:
+    path = tmp_path / "filled.json"
+    subprocess.run([sys.executable, "-c", _OF_TESTS, path], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    code, of_tests = json.loads(path.read_text())
+    assert code == 0 and "MemoryParts.shmem_bytes" in of_tests
+    live = set().union(*(filled_in((each.frame.measured, tick_view(each))) for each in seen.ticks))
+    elsewhere = {field for fields in ELSEWHERE.values() for field in fields}
+    assert sorted(set(of_tests) - live - ANSWERS - elsewhere) == []
+    assert sorted(elsewhere - set(of_tests)) == []
+    assert [module for module in ELSEWHERE if not (ROOT / "tests" / module).is_file()] == []

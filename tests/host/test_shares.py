@@ -17,7 +17,7 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.errors import SupportError
-from koordebpf.events.layout import check_layout, decode, decode_stall, decode_totals, kinds_mask
+from koordebpf.events.layout import check_layout, decode_stall, decode_totals, kinds_mask
 from koordebpf.events.records import CompactionStall, MemoryStall, ReclaimStall, ThrottleStall
 from koordebpf.kernel.backends.select import open_signals, wanted_backend
 from koordebpf.kernel.cgroup.hierarchy import (
@@ -35,6 +35,7 @@ from koordebpf.state.stalls.ledger import OWN_LIMIT
 from koordebpf.state.stalls.shares import ShareTable, union_bounds
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.host.conftest import make_child
+from tests.host.provoke import records
 from tests.support.loads.workloads import BUILD, Hog
 from tests.support.nodes import NodeCgroup
 from tests.support.patience import patience
@@ -96,12 +97,15 @@ def run_load(
         rows = [row for row in (decode_stall(*item) for item in signals.stalls()) if row.cgroup_id in ids]
         table.push(time.monotonic_ns(), rows, {})
 
+    def keep() -> None:
+        for record in records(signals):
+            if isinstance(record, ReclaimStall | CompactionStall | ThrottleStall | MemoryStall):
+                recorded.get(record.cgroup_id, []).append((record.ts_ns - record.delta_ns, record.ts_ns))
+
     try:
         look()
         while any(load.poll() is None for load in loads):
-            for record in map(decode, signals.read()):
-                if isinstance(record, ReclaimStall | CompactionStall | ThrottleStall | MemoryStall):
-                    recorded.get(record.cgroup_id, []).append((record.ts_ns - record.delta_ns, record.ts_ns))
+            keep()
             if time.monotonic_ns() >= next_look_ns:
                 next_look_ns = time.monotonic_ns() + 500 * NS_PER_MS
                 look()
@@ -111,9 +115,7 @@ def run_load(
         for load in loads:
             load.kill()
             load.wait()
-    for record in map(decode, signals.read()):
-        if isinstance(record, ReclaimStall | CompactionStall | ThrottleStall | MemoryStall):
-            recorded.get(record.cgroup_id, []).append((record.ts_ns - record.delta_ns, record.ts_ns))
+    keep()
     look()
     return table, recorded
 
@@ -153,7 +155,8 @@ def test_a_derived_share_is_the_union_of_the_recorded_stalls(
         derived, truth = some_us(table, cgroup), union_ns(intervals) // 1000
         with capfd.disabled():
             print(f"\n  {name}: derived {derived / 1e6:.3f} s, union of {len(intervals)} records {truth / 1e6:.3f} s")
-        assert derived == pytest.approx(truth, rel=0.02, abs=5_000)
+        # A virtual CPU that its host stops between the time of a record and the sum is counted as stalled, too.
+        assert derived == pytest.approx(truth, rel=patience(0.02), abs=patience(5_000))
     now_ns = time.monotonic_ns()
     lines = [shares.some for path in (first, second) if (shares := table.shares(ids[path], now_ns))]
     low, high = union_bounds(lines)

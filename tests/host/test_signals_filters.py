@@ -27,7 +27,7 @@ def test_only_the_kinds_that_are_asked_for(memory_cgroup: Path, make_signals: Ma
     set_limit(child, 8 * MIB)
     signals = make_signals()
     signals.send_kinds(kinds_mask(["cgroup_rmdir"]))
-    signals.read()  # what others did before
+    records(signals)  # what others did before
     before = decode_totals(signals.totals())
     assert in_cgroup(child, read_a_file) == 0
     for number in range(N):
@@ -42,7 +42,7 @@ def test_only_the_kinds_that_are_asked_for(memory_cgroup: Path, make_signals: Ma
     assert after.episodes - before.episodes >= row.limit.count > 0
 
     signals.send_kinds(kinds_mask(["cgroup_mkdir"]))
-    signals.read()
+    records(signals)
     (memory_cgroup / "later").mkdir()
     assert {type(record) for record in records(signals)} == {CgroupMkdir}
 
@@ -54,7 +54,7 @@ def test_only_the_cgroups_that_are_asked_for(memory_cgroup: Path, make_signals: 
     signals = make_signals()
     signals.send_kinds(kinds_mask(["reclaim"]))
     signals.send_only([cgroup_id(wanted)])
-    signals.read()
+    records(signals)
     for child in (wanted, other):
         assert in_cgroup(child, read_a_file) == 0
     heard = records(signals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import typing
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -67,6 +67,34 @@ def watched_reads() -> Iterator[Reads]:
             setattr(owner, name, descriptor)
 
 
+def filled_in(value: object) -> set[str]:
+    """Return the fields, as Type.field, that have a value anywhere in a struct of structs, tuples and dicts."""
+    found: set[str] = set()
+    _fill(value, found, set())
+    return found
+
+
+def _fill(value: object, found: set[str], seen: set[int]) -> None:
+    if isinstance(value, msgspec.Struct):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        for name in value.__struct_fields__:
+            if _has_value(inner := getattr(value, name)):
+                found.add(f"{type(value).__name__}.{name}")
+                _fill(inner, found, seen)
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            _fill(inner, found, seen)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            _fill(inner, found, seen)
+
+
+def _has_value(value: object) -> bool:
+    return value is not None and value != () and value != {}
+
+
 class _Watched:
     def __init__(self, name: str, descriptor: Any, reads: Reads) -> None:
         self._name, self._descriptor, self._reads = name, descriptor, reads
@@ -76,7 +104,7 @@ class _Watched:
             return self
         value = self._descriptor.__get__(owner, kind)
         self._reads.read.add(self._name)
-        if value is not None and value != () and value != {}:
+        if _has_value(value):
             self._reads.filled.add(self._name)
         return value
 
