@@ -155,8 +155,9 @@ def test_a_derived_share_is_the_union_of_the_recorded_stalls(
         derived, truth = some_us(table, cgroup), union_ns(intervals) // 1000
         with capfd.disabled():
             print(f"\n  {name}: derived {derived / 1e6:.3f} s, union of {len(intervals)} records {truth / 1e6:.3f} s")
-        # A virtual CPU that its host stops between the time of a record and the sum is counted as stalled, too.
-        assert derived == pytest.approx(truth, rel=patience(0.02), abs=patience(5_000))
+        # A CPU that is taken away between the time of a record and its sum counts that as stalled, too: up to 6 % seen.
+        # The parent's stalls added up, and not united, are 20 % and more above.
+        assert derived == pytest.approx(truth, rel=0.1, abs=5_000)
     now_ns = time.monotonic_ns()
     lines = [shares.some for path in (first, second) if (shares := table.shares(ids[path], now_ns))]
     low, high = union_bounds(lines)
