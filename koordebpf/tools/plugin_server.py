@@ -27,6 +27,7 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.host.protection import lock_memory, set_oom_score_adj, share_one_arena
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.loop import Loop
+from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.kernel.signals.interface import SUMS_ONLY_NS
 from koordebpf.kube.clients.protobuf import decode, encode
 from koordebpf.kube.plugins.connection import CallFailed, Methods
@@ -132,11 +133,7 @@ def read_token(path: Path | None) -> str:
     if path is None:
         return ""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_TOKEN_BYTES + 1)
-        if len(raw) > _TOKEN_BYTES:
-            raise ConfigError("--token-file", str(path), f"must have at most {_TOKEN_BYTES} bytes")
-        return raw.decode().rstrip("\r\n")
+        return read_regular_file(path, _TOKEN_BYTES, follows=True).decode().rstrip("\r\n")
     except OSError as error:
         raise ConfigError("--token-file", str(path), f"must be a readable file: {error.strerror}") from error
     except UnicodeDecodeError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from koordebpf.errors import ConfigError, DecodeError
-from koordebpf.kernel.io.regular_file import read_at_most
+from koordebpf.kernel.io.regular_file import open_regular, read_at_most
 from koordebpf.store.recorder.ring import shards_in
 from koordebpf.store.recorder.rounds import ReadRound, ShardReader
 from koordebpf.store.recorder.shard import Head
@@ -101,7 +102,7 @@ class Recording:
             self._left_bytes -= shard.content.held_bytes
         except FileNotFoundError:  # the agent has removed it just now
             return
-        except DecodeError as error:
+        except (ConfigError, DecodeError) as error:
             self.problems.append(f"{path}: {error}")
             return
         self.problems += [f"{path}: {damage}" for damage in shard.damages]
@@ -120,7 +121,7 @@ class Recording:
 
 
 def _bytes_of(path: Path, most_bytes: int) -> bytes:
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path, os.O_RDONLY, follows=True), "rb") as file:
         data = read_at_most(file, max(most_bytes, 0) + 1)
     if len(data) > most_bytes:
         raise DecodeError(_TOO_LARGE)

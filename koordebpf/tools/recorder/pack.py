@@ -6,13 +6,13 @@ import contextlib
 import io
 import os
 import shutil
-import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
 from koordebpf.errors import ConfigError, KubeError
+from koordebpf.kernel.io.regular_file import open_regular
 from koordebpf.store.recorder.shard_file import INDEX_SUFFIX, SUFFIX
 from koordebpf.units import format_bytes
 
@@ -53,18 +53,15 @@ def packed(folder: Path) -> Iterator[bytes]:
     sent = _Sent()
     with tarfile.open(fileobj=sent, mode="w|", bufsize=_CHUNK_BYTES) as archive:
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, ConfigError):  # removed meanwhile, or no regular file
                 _add(archive, path, path.relative_to(folder).as_posix())
             yield sent.taken()
     yield sent.taken()
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            return
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+        found = os.fstat(file.fileno())
         entry = tarfile.TarInfo(name)
         entry.size, entry.mtime, entry.mode = found.st_size, int(found.st_mtime), 0o600
         archive.addfile(entry, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_a_name_that_no_socket_or_agent_takes_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("raw", "rule"), [(b"x" * 10_000, "at most 8192 bytes"), (b"\xff\xfe", "must hold text in UTF-8")]
+    ("raw", "rule"), [(b"x" * 10_000, "must be 8192 bytes or less"), (b"\xff\xfe", "must hold text in UTF-8")]
 )
 def test_a_token_that_cannot_be_sent_is_refused_without_a_word_of_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], raw: bytes, rule: str
@@ -44,6 +45,14 @@ def test_a_token_that_cannot_be_sent_is_refused_without_a_word_of_it(
     assert rule in said
     assert "xxxxx" not in said
     assert not (tmp_path / "sockets").exists()
+
+
+def test_a_pipe_is_no_token_and_is_not_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "token"
+    os.mkfifo(path)
+    code, said = ended(capfd, "--directory", str(tmp_path / "sockets"), "--token-file", str(path))
+    assert code == 2
+    assert f"{path}: must be a regular file" in said
 
 
 def test_a_token_is_read_without_its_line_end(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from koordebpf.store.recorder.read import Recording, shards_of
 from koordebpf.store.recorder.ring import RULES, RingFolder, Run, shards_in
 from koordebpf.store.recorder.stores import FileStore
 from koordebpf.store.recorder.values import Pace, RecordedEvent
+from koordebpf.tools.recorder.rounds import open_recording
 from koordebpf.units import MIB
 from tests.support.values.rounds import encoded, wall_ns
 
@@ -51,6 +53,23 @@ def test_a_shard_that_is_none_is_named_and_the_others_are_read(tmp_path: Path) -
     recording = Recording(tmp_path)
     assert len(recording) == 12
     assert any(str(shard) in each for each in recording.problems)
+
+
+@pytest.mark.parametrize("name", ["all-1700000000-0123abcd-9.rounds", "all-1700000000-0123abcd-9.index"])
+def test_a_pipe_among_shards_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    ring(tmp_path)
+    if name.endswith(".index"):
+        (tmp_path / name.replace("index", "rounds")).write_bytes(shards_in(tmp_path, Pace.SECONDS)[0].read_bytes())
+    os.mkfifo(tmp_path / name)
+    recording = Recording(tmp_path)
+    assert len(recording) == 12
+    assert any(f"{tmp_path / name}: must be a regular file" in each for each in recording.problems)
+
+
+def test_a_pipe_is_no_recording(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="must be a regular file"):
+        open_recording(str(tmp_path / "pipe"))
 
 
 def test_nothing_but_damage_is_no_recording(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def test_nothing_else_is_sent(tmp_path: Path) -> None:
     folder = recording(tmp_path / "node")
     (folder / "machine/secret").write_bytes(b"s")
     (folder / "machine/link.rounds").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "machine/pipe.rounds")  # not waited for either
     sent = io.BytesIO(b"".join(packed(folder)))
     with tarfile.open(fileobj=sent) as tar:
         assert all(each.mode == 0o600 for each in tar.getmembers())
