@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from koordebpf.units import NS_PER_S
 from tests.host.rigs.cgroups import Cgroups, made_cgroups
 from tests.host.rigs.held_node import HeldNode
 from tests.host.rigs.live_node import or_skipped
+from tests.host.rigs.start import Start
 from tests.host.rigs.usage_node import MeasuredUsage, UsageNode, made_usage_node
 from tests.host.variants import use_changed_programs
 from tests.support.hierarchies import remove_tree
@@ -213,6 +215,13 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def held(node: NodeCgroup) -> Iterator[HeldNode]:
     """A node with a best-effort pod that uses all CPU it gets."""
     with or_skipped(lambda: HeldNode(node)) as made:
+        yield made
+
+
+@pytest.fixture
+def start(held: HeldNode, tmp_path: Path) -> Iterator[Start]:
+    """Give that node with a place for an agent's files."""
+    with closing(Start(held, tmp_path)) as made:
         yield made
 
 

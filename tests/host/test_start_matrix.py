@@ -7,11 +7,9 @@ never waits.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,48 +22,10 @@ from koordebpf.agent.lifecycle.handover import KEPT
 from koordebpf.report.http.local_socket import ACTING_NAME
 from koordebpf.store.wal import IN_FLIGHT_PATH
 from tests.contract.apiserver import until
-from tests.host.live_agent import LiveAgent
-from tests.host.rigs.held_node import HeldNode
-from tests.support.loads.workloads import Hog
-from tests.support.patience import patience
+from tests.host.rigs.start import FAULTS, FOREIGN, READ, Start, refused
 
-FOREIGN = 12_345  # a user that no file of an agent has
-_ROOM = 400 << 10
-
-Fault = Callable[[Path], None]
-
-
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _link(path: Path) -> None:
-    path.symlink_to("/nowhere/precious")
-
-
-def _foreign(path: Path) -> None:
-    path.touch()
-    os.chown(path, FOREIGN, FOREIGN)
-
-
-def _folder(path: Path) -> None:
-    (path / "in it").mkdir(parents=True)
-
-
-def _garbage(path: Path) -> None:
-    path.write_text("{}")
-
-
-FAULTS: dict[str, Fault] = {
-    "fifo": _fifo,
-    "link": _link,
-    "foreign": _foreign,
-    "folder": _folder,
-    "garbage": _garbage,
-}
 JOURNAL = JOURNAL_PATH.name
 # What an agent keeps in its folder, and the faults that keep it from it: what it reads, or writes in place.
-READ = {"fifo", "link", "folder"}
 LESS: dict[str, set[str]] = {
     IN_FLIGHT_PATH.name: READ,
     JOURNAL: READ | {"garbage"},
@@ -86,72 +46,8 @@ LESS: dict[str, set[str]] = {
 }
 # The lock, and the folders that it lies in: without them no agent acts.
 NEEDED = {"lock": READ, "": {"fifo", "link"}}
-# Of an agent that keeps a list of pods, measures resctrl, predicts, or stands by.
+# test_start_matrix_features.py has the rows of these.
 _OTHERS = {"pods.json", "prediction", "next.lock"}
-
-
-class Start:
-    """A node, a place for an agent's files on a tmpfs of its own, and the agent."""
-
-    def __init__(self, held: HeldNode, folder: Path) -> None:
-        self.held = held
-        self.run = folder / "run"
-        self.run.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_ROOM}", "tmpfs", self.run], check=True)
-        self._folder = folder
-        self.quota = held.quota_file.read_text()
-        self.node = self.run / f"{held.node.path.name}-{held.node.path.stat().st_ino}"
-        self.agent: LiveAgent | None = None
-
-    def begin(self, *more: object) -> LiveAgent:
-        arguments = self.held.arguments(self._folder)
-        gates = ("--feature-gates", "UsageSeries=true", "--feature-gates", "BECPUSuppress=true")
-        self.agent = LiveAgent(self._folder, *arguments, "--enforce", *gates, *more)
-        return self.agent
-
-    def fill(self) -> None:
-        with (self.run / "filler").open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(b"x" * 4096)
-            except OSError:
-                return
-
-    def evicts(self) -> None:
-        """A hog of more than the node has is killed."""
-        assert self.agent is not None
-        hog = Hog(self.held.container, 900, hold_s=600)
-        try:
-            until(lambda: hog.process.poll() is not None, lambda: f"an eviction, but:\n{self.agent and self.agent.log}")
-        finally:
-            hog.stop()
-
-    def shown(self) -> dict[str, str]:
-        """Return the parts of /readyz that do not work, by name."""
-        assert self.agent is not None
-        _, body = self.agent.get("/readyz")
-        return {each["name"]: each["problem"] for each in json.loads(body).get("parts", ()) if each["problem"]}
-
-    def close(self) -> None:
-        if self.agent is not None and self.agent.process.poll() is None:
-            self.agent.process.kill()
-            self.agent.process.wait()
-        subprocess.run(["umount", "-l", self.run], check=True)
-
-
-@pytest.fixture
-def start(held: HeldNode, tmp_path: Path) -> Iterator[Start]:
-    made = Start(held, tmp_path)
-    yield made
-    made.close()
-
-
-def ends_well(start: Start) -> None:
-    agent = start.agent
-    assert agent is not None
-    assert agent.stop() == 0, agent.log
-    assert "Traceback" not in agent.log
-    assert start.held.quota_file.read_text() == start.quota
 
 
 @pytest.mark.slow
@@ -188,7 +84,7 @@ def test_what_stands_in_the_place_of_a_file_costs_that_file(start: Start, fault:
         assert start.held.quota_file.read_text() == start.quota
     else:
         assert str(start.node / JOURNAL) not in shown
-    ends_well(start)
+    start.ends_well()
 
 
 @pytest.mark.slow
@@ -204,7 +100,7 @@ def test_on_a_full_file_system_it_evicts_and_writes_no_value_until_there_is_room
     until(lambda: start.held.quota_file.read_text() != start.quota, lambda: f"a quota, but:\n{agent.log}", 120)
     agent.said(f"{start.node / JOURNAL} can be used again")
     assert str(start.node / JOURNAL) not in start.shown()
-    ends_well(start)
+    start.ends_well()
 
 
 @pytest.mark.slow
@@ -226,7 +122,7 @@ def test_without_its_folder_the_recorder_records_in_memory(start: Start, tmp_pat
             agent.said(f"rounds are recorded in memory alone, in {start.run}")
             assert [each for each in start.shown() if each.startswith(str(state))]
         start.evicts()
-        ends_well(start)
+        start.ends_well()
     finally:
         if fault in mounts:
             subprocess.run(["umount", "-l", state], check=True)
@@ -240,15 +136,7 @@ def test_a_folder_of_another_user_costs_the_socket(start: Start) -> None:
     agent.becomes_ready()
     assert "it belongs to another user" in start.shown()[str(start.node)]
     start.evicts()
-    ends_well(start)
-
-
-def refused(agent: LiveAgent, *words: str) -> None:
-    """It ends with one sentence that has these words, and the exit code of what a person gave."""
-    assert agent.process.wait(patience(20)) == 2, agent.log
-    *_, last = agent.log.splitlines()
-    assert last.startswith("koordebpf: ") and all(each in last for each in words), agent.log
-    assert "Traceback" not in agent.log
+    start.ends_well()
 
 
 @pytest.mark.slow
@@ -285,6 +173,6 @@ def test_an_audit_on_a_disk_that_takes_nothing_waits_in_memory(start: Start, tmp
         agent.said(f"--audit {audit}: Read-only file system: its lines wait in memory")
         start.evicts()
         until(lambda: str(audit) in start.shown(), lambda: f"the audit, but {start.shown()}")
-        ends_well(start)
+        start.ends_well()
     finally:
         subprocess.run(["umount", "-l", audit.parent], check=True)
