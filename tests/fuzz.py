@@ -95,7 +95,7 @@ def _annotations(raw: bytes) -> None:
     every = {
         value: text for name, value in vars(cpu_placement).items() if name.endswith("_ANNOTATION")
     }  # fmt: skip
-    cpu_placement.pod_cpus(every)
+    cpu_placement.pod_cpus(every, 4000)
     cpu_placement.node_cpus(every, every)
     allows_eviction(text, "BEMemoryEvict")
     eviction_priority({"koordinator.sh/eviction-priority": text})

@@ -8,6 +8,8 @@ Beside tests that do not need it yet, that is time that they leave; the manifest
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -57,10 +59,22 @@ def bring(modules: Sequence[str]) -> str | None:
     """Download, compile or build by these modules what is not in the cache; return what failed."""
     for name in modules:
         command = [sys.executable, "-m", f"tests.{name}"]
-        if code := subprocess.run(command, cwd=_ROOT, check=False).returncode:
+        if code := _run(command):
             return f"{command[-1]} ended with {code}"
     return None
 
 
+# What it starts in turn, as a compiler, is of its process group: all of it ends with this process.
+def _run(command: Sequence[str]) -> int:
+    process = subprocess.Popen(command, cwd=_ROOT, process_group=0)
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sys.exit(bring(sys.argv[1:] or _LATER))

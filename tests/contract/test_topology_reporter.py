@@ -20,6 +20,7 @@ from koordebpf.collect.cluster_view import Known as Cluster
 from koordebpf.collect.cpu.files import CpuManagerReader
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.collect.hardware.node_info import NodeInfoReader
+from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeResourceTopology, Pod
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies
 from koordebpf.kube.http.transport import open_cluster
@@ -77,7 +78,9 @@ def reporter(kubeconfig: Path, clock: Clock) -> Iterator[Open]:
 def pod(name: str, cpuset: str = "", namespace: str = "default", **labels: str) -> PodFacts:
     status = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": cpuset})}
     meta = {"name": name, "namespace": namespace, "uid": name, "labels": labels, "annotations": status}
-    return pod_facts(msgspec.convert({"metadata": meta, "status": {"phase": "Running"}}, Pod))
+    request = {"cpu": str(len(parse_cpu_list(cpuset, "cpuset")))}
+    spec = {"containers": [{"name": "main", "resources": {"requests": request}}]}
+    return pod_facts(msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": "Running"}}, Pod))
 
 
 def kept(store: Store) -> Any:

@@ -29,7 +29,6 @@ from tests.support.values.cpu_nodes import (
     bound,
     node,
     wanted,
-    with_annotations,
 )
 from tests.support.values.machines import machine, without
 
@@ -55,9 +54,9 @@ def nodes(draw: st.DrawFn) -> NodeView:
     some = st.sets(st.sampled_from(topology.cpus), max_size=len(topology.cpus))
     few = st.sets(st.sampled_from(topology.cpus), max_size=max(len(topology.cpus) // 4, 1))
     pods = [
-        with_annotations(
+        bound(
             pod(f"p{n}", qos=draw(st.sampled_from(["LSE", "LSR", "LS", "BE", None])), kube_qos="Guaranteed"),
-            bound(format_cpu_list(draw(few))),
+            format_cpu_list(draw(few)),
         )
         for n in range(draw(st.integers(0, 3)))
     ]

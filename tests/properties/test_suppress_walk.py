@@ -15,7 +15,7 @@ from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.builders import NOW_NS, pod
-from tests.support.values.cpu_nodes import BE_ROOT, be_tree, bound, node, wanted, with_annotations
+from tests.support.values.cpu_nodes import BE_ROOT, be_tree, bound, node, wanted
 from tests.support.values.machines import machine, without
 
 CPUS, QUOTA = CgroupFile.CPUSET_CPUS, CgroupFile.CPU_QUOTA
@@ -60,7 +60,7 @@ class Kernel:
         others = moment.others_percent * len(online) * 10
         tree = tuple(each.path for each in be_tree(online))
         held = {path: self.cpus.get(path, frozenset()).intersection(online) or frozenset(online) for path in tree}
-        lse = with_annotations(pod("lse", qos="LSE", kube_qos="Guaranteed"), bound(format_cpu_list(moment.lse)))
+        lse = bound(pod("lse", qos="LSE", kube_qos="Guaranteed"), format_cpu_list(moment.lse))
         return node(
             topology,
             capacity=str(len(self.whole.online)),

@@ -102,7 +102,7 @@ class TestBound:
 
     def test_what_kubelet_keeps_from_every_pod_is_not_for_best_effort_ones(self):
         # GIVEN strict-cpu-reservation of CPU 0: it is in no set that kubelet gives to a pod
-        db = with_annotations(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), bound("3"))
+        db = bound(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), "3")
         view = node(pods=[db], manager=CpuManager("static", {"pinned": (1, 2), "db": (3,)}, (4, 5, 6, 7)))
         assert set(plan_suppress(view).cpus) <= {3, 4, 5, 6, 7}
         assert withheld_cpus(view.cpu) == {
@@ -111,13 +111,13 @@ class TestBound:
         }
 
     def test_an_lsr_pod_is_where_the_scheduler_says(self):
-        db = with_annotations(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), bound("2-3"))
+        db = bound(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), "2-3")
         plan = plan_suppress(node(pods=[db], manager=CpuManager("none", {"db": (0, 1)})))
         assert {0, 1} <= set(plan.cpus)
 
     def test_who_shares_less_decides_where_two_name_one_cpu(self):
-        lse = with_annotations(pod("lse", qos="LSE", kube_qos="Guaranteed"), bound("0-1"))
-        lsr = with_annotations(pod("lsr", qos="LSR", kube_qos="Guaranteed"), bound("1-2"))
+        lse = bound(pod("lse", qos="LSE", kube_qos="Guaranteed"), "0-1")
+        lsr = bound(pod("lsr", qos="LSR", kube_qos="Guaranteed"), "1-2")
         for pods in ([lse, lsr], [lsr, lse]):
             assert not set(plan_suppress(node(pods=pods)).cpus) & {0, 1}
 
@@ -175,7 +175,7 @@ class TestNoRules:
 class TestFlips:
     def test_a_gate_that_closes_while_no_cpu_is_free_restores_them_when_there_is_one(self):
         # GIVEN best-effort pods on two CPUs, an LSE pod that has all since, and a gate that is closed then
-        everything = with_annotations(pod("db", qos="LSE", kube_qos="Guaranteed"), bound("0-7"))
+        everything = bound(pod("db", qos="LSE", kube_qos="Guaranteed"), "0-7")
         off = {"BECPUSuppress": False}
         closed = plan_suppress(node(gates=off, be_now=range(2), pods=[everything]), USING)
         assert wanted(closed, CPUS) == {}

@@ -18,6 +18,7 @@ from tests.support.values.cpu_nodes import (
     MANAGER_POLICY,
     POD_ALLOCATIONS,
     RESERVATION,
+    RESOURCE_STATUS,
     SYSTEM_QOS,
     be_tree,
     bound,
@@ -34,7 +35,7 @@ CPU, CPUSET = MissingDirectory("cpu", "/a"), MissingDirectory("cpuset", "/c")
 
 
 def lsr(name: str, cpus: str, qos: str = "LSR"):
-    return with_annotations(pod(name, qos=qos, kube_qos="Guaranteed", priority=9500), bound(cpus))
+    return bound(pod(name, qos=qos, kube_qos="Guaranteed", priority=9500), cpus)
 
 
 class TestAmount:
@@ -148,7 +149,7 @@ class TestCpuset:
         ended = pod("gone", qos="LSE", kube_qos="Guaranteed", phase="Succeeded")
         view = node(
             machine(cores=16),
-            pods=[lsr("db", "0-1", "LSE"), with_annotations(ended, bound("4")), lsr("cache", "2-3")],
+            pods=[lsr("db", "0-1", "LSE"), bound(ended, "4"), lsr("cache", "2-3")],
             annotations={RESERVATION: {"reservedCPUs": "15"}},
             topology_annotations={
                 RESERVATION: {"reservedCPUs": "14"},
@@ -166,7 +167,8 @@ class TestCpuset:
         assert set(plan_suppress(node(topology_annotations=shared)).cpus) & set(range(6))
 
     def test_an_unreadable_annotation_takes_no_cpu_and_is_reported(self):
-        view = node(pods=[lsr("db", "0-x", "LSE")], topology_annotations={SYSTEM_QOS: {"cpuset": 7}})
+        db = with_annotations(pod("db", qos="LSE", kube_qos="Guaranteed"), {RESOURCE_STATUS: '{"cpuset": "0-x"}'})
+        view = node(pods=[db], topology_annotations={SYSTEM_QOS: {"cpuset": 7}})
         assert len(plan_suppress(view).cpus) == 6
         system, of_pod = view.cpu.placement.problems
         assert system.startswith(f"annotation {SYSTEM_QOS}: ")
@@ -179,6 +181,15 @@ class TestCpuset:
         assert plan_suppress(view).skipped is None
         (problem,) = view.cpu.placement.problems
         assert problem.startswith(f"annotation {RESERVATION} resources.cpu: {amount!r}: must")
+
+    def test_who_requests_one_cpu_has_not_all_of_them_by_annotation(self):
+        # GIVEN a tenant that writes the scheduler's annotation itself
+        its = with_annotations(pod("db", qos="LSE", priority=9500), {RESOURCE_STATUS: '{"cpuset": "0-7"}'})
+        view = node(pods=[its])
+        assert plan_suppress(view).cpus == plan_suppress(node()).cpus
+        assert view.cpu.placement.owners == ()
+        (problem,) = view.cpu.placement.problems
+        assert problem.endswith("binds the pod to 8 CPUs, and it requests 0: it is passed over")
 
     def test_lsr_cpus_are_taken_in_proportion(self):
         # 4 of 8 CPUs are LSR's; 65 % of 8 are 5.2, so 6: 3 of each
@@ -358,7 +369,7 @@ class TestOff:
         assert wanted(plan_suppress(view, USING), CPUS)[BE_ROOT] == frozenset(range(2, 7))
 
     def test_another_agent_places_best_effort_pods(self):
-        pods = [with_annotations(pod("be", uid="be-0"), bound("3"))]
+        pods = [bound(pod("be", uid="be-0"), "3")]
         plan = plan_suppress(node(gates={"BECPUManager": True}, pods=pods, be_cgroups=be_tree(range(2), pods=2)), USING)
         assert wanted(plan, CPUS) == dict.fromkeys(
             [BE_ROOT, f"{BE_ROOT}/pod0", f"{BE_ROOT}/pod1", f"{BE_ROOT}/pod1/c0"], frozenset(range(8))

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 from tests import programs
 from tests.programs import CLUSTER, CLUSTER_QUICK, of_folder
 
@@ -18,3 +24,26 @@ def test_a_whole_folder_gets_all_of_it_but_a_quick_one_no_image() -> None:
     assert of_folder("cluster", quick=True) == CLUSTER_QUICK
     assert of_folder("deploy") == programs.DEPLOY
     assert of_folder("unit") == of_folder("unit", ["tests/unit/test_ledger.py"]) == ()
+
+
+# A module that starts what runs for a minute, and says its pid.
+_BRINGING = """
+import subprocess, sys
+from tests import programs
+code = "import subprocess; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+programs.signal.signal(programs.signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+programs._run([sys.executable, "-c", code])
+"""
+
+
+def test_what_it_started_ends_with_it() -> None:
+    process = subprocess.Popen([sys.executable, "-c", _BRINGING], stdout=subprocess.PIPE, cwd=programs._ROOT)
+    assert process.stdout is not None
+    compiler = int(process.stdout.readline())
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    until_s = time.monotonic() + 30
+    while Path(f"/proc/{compiler}").exists() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert not Path(f"/proc/{compiler}").exists()
+    process.stdout.close()

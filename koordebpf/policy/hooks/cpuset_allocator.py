@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import format_cpu_list
 from koordebpf.policy.hooks.values import CPUSET_ALLOCATOR, UNLIMITED, HookRules, Setting
-from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION, SYSTEM_QOS_ANNOTATION
+from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION, SYSTEM_QOS_ANNOTATION, too_many_cpus
 from koordebpf.slo.pods.resource_status import (
     BE_SHARED_POOLS_ANNOTATION,
     SHARED_POOLS_ANNOTATION,
@@ -31,10 +31,17 @@ def status_of(pod: HookPod, problems: list[str]) -> ResourceStatus | None:
     if RESOURCE_STATUS_ANNOTATION not in pod.annotations:
         return None
     try:
-        return resource_status(pod.annotations)
+        status = resource_status(pod.annotations)
     except ConfigError as error:
         problems.append(str(error))
         return None
+    request_millicpu = pod.cpu_request_millicpu
+    if status is None or request_millicpu is None:
+        return status
+    if (problem := too_many_cpus(status.cpus, request_millicpu)) is not None:
+        problems.append(problem)
+        return ResourceStatus()  # as if the scheduler had chosen nothing
+    return status
 
 
 def unset_quota(status: ResourceStatus | None, rules: HookRules) -> Setting[int] | None:

@@ -8,7 +8,7 @@ Source: koordinator apis/extension/node_reservation.go, system_qos.go, numa_awar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -68,14 +68,28 @@ class _ResourceStatus(msgspec.Struct):
     numaNodeResources: list[Any] | None = None
 
 
-def pod_cpus(annotations: Annotations) -> PodCpus:
-    """Return what a pod's annotation resource-status binds it to."""
+def pod_cpus(annotations: Annotations, request_millicpu: int) -> PodCpus:
+    """Return what a pod's annotation resource-status binds it to; `request_millicpu` is what it requests."""
     problems: list[str] = []
     status = _read(annotations, RESOURCE_STATUS_ANNOTATION, _ResourceStatus, problems)
     if status is None:
         return PodCpus(problem=problems[0] if problems else None)
     cpus = _listed(status.cpuset, RESOURCE_STATUS_ANNOTATION, problems)
+    if (problem := too_many_cpus(cpus, request_millicpu)) is not None:
+        return PodCpus(problem=problem)
     return PodCpus(cpus, bool(status.numaNodeResources), problems[0] if problems else None)
+
+
+def too_many_cpus(cpus: Collection[int], request_millicpu: int) -> str | None:
+    """Return why the annotation resource-status is not believed; None: it is.
+
+    The scheduler binds a pod to as many CPUs as it requests, or fewer on a node with amplified CPUs. Its quota of the
+    cluster is of requests: who writes the annotation itself must not have the CPUs of others for nothing.
+    """
+    if len(cpus) * 1000 < request_millicpu + 1000:
+        return None
+    asked = f"annotation {RESOURCE_STATUS_ANNOTATION}: binds the pod to {len(cpus)} CPUs"
+    return f"{asked}, and it requests {request_millicpu / 1000:g}: it is passed over"
 
 
 def node_cpus(node: Annotations, topology: Annotations) -> NodeCpus:

@@ -44,7 +44,8 @@ class HookContainer(msgspec.Struct, frozen=True, gc=False):
 class HookPod(msgspec.Struct, frozen=True, gc=False):
     """One pod. `cgroup_parent` is the directory of its own level below the mount, the same in every hierarchy.
 
-    `problems`: sentences on what it asks for and cannot be read; it gets nothing of that.
+    `problems`: sentences on what it asks for and cannot be read; it gets nothing of that. `cpu_request_millicpu` None:
+    its spec is not known, as of a pod that only its runtime tells of.
     """
 
     uid: str
@@ -56,6 +57,7 @@ class HookPod(msgspec.Struct, frozen=True, gc=False):
     cgroup_parent: str = ""
     containers: tuple[HookContainer, ...] = ()
     problems: tuple[str, ...] = ()
+    cpu_request_millicpu: int | None = None
 
     @property
     def koord_qos(self) -> str:
@@ -117,7 +119,14 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
         cgroup_parent=cgroup_parent,
         containers=tuple(containers),
         problems=tuple(problems),
+        cpu_request_millicpu=sum(_requested_millicpu(each) for each in containers if each.kind != "init"),
     )
+
+
+# Where a container has a limit alone, the API server makes it the request.
+def _requested_millicpu(container: HookContainer) -> int:
+    own = container.cpu_request_millicpu or container.cpu_limit_millicpu
+    return max(own, container.batch.cpu_request_millicpu) if container.batch else own
 
 
 def annotated_pod(pod: HookPod) -> HookPod:

@@ -76,10 +76,11 @@ def pod_facts(pod: Pod) -> PodFacts:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     try:
         kube_qos = status.qosClass or _kube_qos_from_spec(pod)
-        terms = _terms(pod, kube_qos)
+        terms, cpu_millicpu = _terms(pod, kube_qos)
     except ConfigError as error:
         kube_qos = status.qosClass or "Burstable"
-        terms = msgspec.structs.replace(_terms(_asking_for_nothing(pod), kube_qos), problem=str(error))
+        terms, cpu_millicpu = _terms(_asking_for_nothing(pod), kube_qos)
+        terms = msgspec.structs.replace(terms, problem=str(error))
     annotations = meta.annotations or {}
     has_memory_volume, has_host_tmpfs = False, spec.hostIPC
     for volume in spec.volumes or ():
@@ -103,7 +104,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         terms=terms,
         has_memory_volume=has_memory_volume,
         has_host_tmpfs=has_host_tmpfs,
-        cpus=pod_cpus(annotations),
+        cpus=pod_cpus(annotations, cpu_millicpu),
     )
 
 
@@ -128,7 +129,8 @@ def seconds_of(time: str, path: str) -> float:
     return moment.timestamp()
 
 
-def _terms(pod: Pod, kube_qos: str) -> PodTerms:
+# With what it requests of CPU: natively, or as its band does.
+def _terms(pod: Pod, kube_qos: str) -> tuple[PodTerms, int]:
     labels, annotations, priority = pod.metadata.labels, pod.metadata.annotations, pod.spec.priority
     qos = koord_qos_or_default(labels, kube_qos)
     value = priority_or_default(labels, priority, qos)
@@ -136,7 +138,7 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
     resource, cpu_resource = MEMORY_OF_BAND.get(band, NATIVE_MEMORY), CPU_OF_BAND.get(band, NATIVE_CPU)
     its = granted(pod)
     cpu = cpu_requests(pod, its)
-    return PodTerms(
+    terms = PodTerms(
         is_enabled=is_eviction_enabled(labels),
         own_priority=eviction_priority(annotations),
         priority=value,
@@ -159,6 +161,7 @@ def _terms(pod: Pod, kube_qos: str) -> PodTerms:
         is_over=pod.metadata.deletionTimestamp is not None and not _runs(pod),
         deleted_s=_deleted_s(pod),
     )
+    return terms, max(cpu.native_millicpu, cpu.of(cpu_resource))
 
 
 def _asking_for_nothing(pod: Pod) -> Pod:

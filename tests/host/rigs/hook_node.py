@@ -30,6 +30,7 @@ class HookNode(LiveNode):
         status = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": "0"})}
         self.lsr = self.add_pod("lsr", be=False, annotations=status)
         self.node.pods[1]["metadata"]["labels"]["koordinator.sh/qosClass"] = "LSR"
+        self.node.pods[1]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
 
     def texts(self, files: Iterable[tuple[Path, CgroupFile]]) -> list[str]:
         return [self.file(directory, file).read_text() for directory, file in files]

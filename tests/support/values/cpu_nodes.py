@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.kube.cache.objects import NodeResourceTopology, NodeStatus, ObjectMeta
+from koordebpf.kernel.cgroup.files import CgroupFile, parse_cpu_list
+from koordebpf.kube.cache.objects import Container, NodeResourceTopology, NodeStatus, ObjectMeta, ResourceRequirements
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import (
     BeCgroup,
@@ -145,9 +145,12 @@ def cpu_frame(
     )
 
 
-def bound(cpus: str) -> dict[str, str]:
-    """Return the annotation by which the scheduler binds a pod to CPUs."""
-    return {RESOURCE_STATUS: json.dumps({"cpuset": cpus})}
+def bound(each: PodAndMeasure, cpus: str) -> PodAndMeasure:
+    """Return a pod that the scheduler bound to these CPUs, and which requests as many."""
+    request = {"cpu": str(len(parse_cpu_list(cpus, "cpus")))}
+    main = Container(name="main", resources=ResourceRequirements(requests=request))
+    its = replace(each.pod, spec=replace(each.pod.spec, containers=[main]))
+    return with_annotations(PodAndMeasure(its, each.measure), {RESOURCE_STATUS: json.dumps({"cpuset": cpus})})
 
 
 def with_annotations(each: PodAndMeasure, annotations: Mapping[str, str]) -> PodAndMeasure:

@@ -145,3 +145,11 @@ def test_pools_are_read_from_annotations_and_a_bad_one_says_nothing():
 def test_null_as_go_writes_pools_without_cpus_says_nothing_and_is_no_problem():
     names = ("cpu-shared-pools", "be-cpu-shared-pools", "system-qos-resource")
     assert node_pools({f"node.koordinator.sh/{name}": "null" for name in names}) == NodePools()
+
+
+def test_more_cpus_than_it_requests_bind_it_to_nothing() -> None:
+    pod = bound({"cpuset": "4-7"}, "LSR")  # its container has a limit of two
+    made = container_adjustment(pod, pod.containers[0], RULES)
+    assert made.cpuset_cpus == container_adjustment(bound(None, "LSR"), pod.containers[0], RULES).cpuset_cpus
+    assert made.cfs_quota_us is None
+    assert "binds the pod to 4 CPUs, and it requests 2: it is passed over" in made.problems[0]

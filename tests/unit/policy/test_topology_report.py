@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from koordebpf.errors import ConfigError
+from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kube.cache.kubelet_config import KubeletConfig
 from koordebpf.kube.cache.objects import Node, Pod
 from koordebpf.policy.topology.merge import MANAGED_BY, difference, merged, new_topology
@@ -62,7 +63,9 @@ def pod(name: str, qos: str = "", cpuset: str = "", phase: str = "Running") -> P
     labels = {"koordinator.sh/qosClass": qos} if qos else {}
     annotations = {RESOURCE_STATUS_ANNOTATION: json.dumps({"cpuset": cpuset})} if cpuset else {}
     meta = {"name": name, "namespace": "default", "uid": name, "labels": labels, "annotations": annotations}
-    return pod_facts(msgspec.convert({"metadata": meta, "status": {"phase": phase}}, Pod))
+    request = {"cpu": str(len(parse_cpu_list(cpuset, "cpuset")))}
+    spec = {"containers": [{"name": "main", "resources": {"requests": request}}]}
+    return pod_facts(msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": phase}}, Pod))
 
 
 def report(

@@ -21,9 +21,17 @@ from koordebpf.slo.pods.cpu_placement import (
 
 def test_a_pods_cpus():
     status = {"cpuset": "2-3,8", "numaNodeResources": [{"node": 0, "resources": {"cpu": "3"}}]}
-    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: json.dumps(status)}) == PodCpus((2, 3, 8), True)
-    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: '{"cpuset": ""}'}) == PodCpus()
-    assert pod_cpus(None) == pod_cpus({}) == pod_cpus({RESOURCE_STATUS_ANNOTATION: ""}) == PodCpus()
+    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: json.dumps(status)}, 3000) == PodCpus((2, 3, 8), True)
+    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: '{"cpuset": ""}'}, 8000) == PodCpus()
+    assert pod_cpus(None, 0) == pod_cpus({}, 0) == pod_cpus({RESOURCE_STATUS_ANNOTATION: ""}, 8000) == PodCpus()
+
+
+@pytest.mark.parametrize(("request_millicpu", "count"), [(3000, 3), (2001, 3), (2000, 2), (1, 1), (0, 0)])
+def test_a_pod_is_bound_to_as_many_cpus_as_it_requests(request_millicpu, count):
+    for cpus in range(1, 5):
+        found = pod_cpus({RESOURCE_STATUS_ANNOTATION: json.dumps({"cpuset": f"0-{cpus - 1}"})}, request_millicpu)
+        assert len(found.cpus) == (cpus if cpus <= count else 0)
+        assert (found.problem is None) is (cpus <= count)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +52,7 @@ def test_a_pods_cpus():
     ids=range(10),
 )
 def test_an_unreadable_one_binds_to_nothing_and_is_reported(text):
-    found = pod_cpus({RESOURCE_STATUS_ANNOTATION: text})
+    found = pod_cpus({RESOURCE_STATUS_ANNOTATION: text}, 8000)
     assert (found.cpus, found.has_numa) == ((), False)
     assert found.problem.startswith(f"annotation {RESOURCE_STATUS_ANNOTATION}: ")
 
@@ -91,4 +99,4 @@ def test_what_is_unreadable_does_not_hide_the_rest():
 def test_null_as_go_writes_what_is_empty_says_nothing_and_is_no_problem() -> None:
     said = node_cpus(None, {SYSTEM_QOS_ANNOTATION: "null", POD_ALLOCATIONS_ANNOTATION: "null"})
     assert (said.problems, said.system_cpus, said.pinned) == ((), (), {})
-    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: "null"}) == PodCpus()
+    assert pod_cpus({RESOURCE_STATUS_ANNOTATION: "null"}, 8000) == PodCpus()

@@ -25,7 +25,7 @@ def test_by_its_phase(phase, is_one):
 
 
 def test_not_with_cpus_of_its_own():
-    status = {"scheduling.koordinator.sh/resource-status": '{"cpuset": "0-1"}'}
+    status = {"scheduling.koordinator.sh/resource-status": '{"cpuset": "0"}'}
     assert not may_burst(pod_facts(web(annotations=status)))
 
 
