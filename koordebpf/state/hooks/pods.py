@@ -45,7 +45,7 @@ class HookPod(msgspec.Struct, frozen=True, gc=False):
     """One pod. `cgroup_parent` is the directory of its own level below the mount, the same in every hierarchy.
 
     `problems`: sentences on what it asks for and cannot be read; it gets nothing of that. `cpu_request_millicpu` None:
-    its spec is not known, as of a pod that only its runtime tells of.
+    its spec is not known, as of a pod that only its runtime knows.
     """
 
     uid: str
