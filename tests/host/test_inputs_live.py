@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -109,8 +109,8 @@ class InputsNode(LiveNode):
 class Seen(NamedTuple):
     ticks: list[TickFrame]
     ready: str  # /readyz?verbose
-    doctor: dict[str, Any]
-    plan: str  # of the first round
+    arguments: tuple[object, ...]
+    first: Path  # the first round
 
 
 def koordebpf(*arguments: object) -> str:
@@ -120,7 +120,7 @@ def koordebpf(*arguments: object) -> str:
 
 @pytest.fixture
 def seen(node: NodeCgroup, tmp_path: Path) -> Iterator[Seen]:
-    with closing(or_skipped(lambda: InputsNode(node))) as rig:
+    with closing(or_skipped(lambda: InputsNode(node, levels=None))) as rig:
         arguments = rig.arguments(tmp_path)
         with LiveAgent(tmp_path, *arguments) as agent:
             agent.becomes_ready()
@@ -130,8 +130,7 @@ def seen(node: NodeCgroup, tmp_path: Path) -> Iterator[Seen]:
             ticks = [each.tick for each in read_ticks(agent.frames)]
             first = tmp_path / "first.json"
             first.write_bytes(agent.frames.read_bytes().splitlines()[0])
-            doctor = json.loads(koordebpf("doctor", "--json", *arguments[2:]))
-            yield Seen(ticks, ready, doctor, koordebpf("plan", first))
+            yield Seen(ticks, ready, arguments, first)
 
 
 def test_what_is_read_is_there_or_said_to_be_lacking(seen: Seen) -> None:
@@ -148,8 +147,9 @@ def test_what_a_plugin_lacks_is_said_in_the_same_words_everywhere(seen: Seen) ->
     names = {each.name for each in INNER.values()}
     lacking = {name: each.lacks for name, each in inputs_of(seen.ticks).items() if name in names and each.lacks}
     assert NETWORK.name in lacking  # there is no CustomNodeResource
-    plan = " ".join(seen.plan.split())
-    of_doctor = {each["signal"]: each["reason"] for each in seen.doctor["katalyst"] if not each["works"]}
+    plan = " ".join(koordebpf("plan", seen.first).split())
+    doctor = json.loads(koordebpf("doctor", "--json", *seen.arguments[2:]))
+    of_doctor = {each["signal"]: each["reason"] for each in doctor["katalyst"] if not each["works"]}
     for name, (sentence, *others) in lacking.items():
         assert others == []
         assert f"[!]plugin {name} lacks input: {sentence}" in seen.ready
