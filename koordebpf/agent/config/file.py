@@ -20,7 +20,7 @@ from koordebpf.agent.config.settings import AgentConfig, agent_config, defaults_
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.manifest import parse_documents
 from koordebpf.kube.sources.positions import position
-from koordebpf.quantity import quantity_bytes
+from koordebpf.quantity import MOST_AMOUNT, parse_amount
 from koordebpf.slo.convert import converted
 from koordebpf.slo.manager.field_names import no_such, unknown_fields
 from koordebpf.units import NS_PER_S
@@ -263,7 +263,10 @@ def _value(setting: Setting, written: Any, path: str) -> Any:
         is_text = isinstance(written, str) and re.fullmatch(_QUANTITY, written) is not None
         if not is_text and (isinstance(written, bool) or not isinstance(written, int)):
             raise ConfigError(path, written, _QUANTITY_RULE)
-        number = quantity_bytes(written, path)
+        amount = parse_amount(written, path)
+        if not amount.is_int64:
+            raise ConfigError(path, written, f"must be {MOST_AMOUNT} or less")
+        number = amount.value()
     try:
         return msgspec.convert(number, setting.type)
     except msgspec.ValidationError:
