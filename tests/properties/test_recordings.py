@@ -13,6 +13,7 @@ from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.quantity import MOST_AMOUNT
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.best_effort import be_request_millicpu
+from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
 from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
@@ -49,8 +50,9 @@ def test_rounds_are_read_and_decided_as_they_were(rounds: list[TickFrame]) -> No
 
 
 AMOUNTS = st.one_of(
-    st.sampled_from(["1e30", "9e999", "8Ei", "9223372036854775807", "100m", "1Gi"]),
+    st.sampled_from(["1e30", "9e999", "8Ei", "9223372036854775807", "100m", "1Gi", "4E", "64e0006", "1e-1002"]),
     st.integers(min_value=0, max_value=10**40).map(str),
+    st.builds("{}{}".format, st.integers(0, 10**20), st.sampled_from(["k", "E", "Ei", "e18", "e2000000000", "n"])),
 )
 RESOURCES = ("memory", "cpu", "kubernetes.io/batch-memory", "kubernetes.io/batch-cpu")
 
@@ -61,8 +63,8 @@ def test_no_amount_that_a_pod_asks_for_keeps_a_round_from_being_recorded(amounts
     large = [pod(f"large-{at}", requests=each).pod for at, each in enumerate(amounts)]
     threes = [replace(each, spec=replace(each.spec, containers=each.spec.containers * 3)) for each in large]
     for each in threes:
-        assert max(memory_requests(each).of(name) for name in RESOURCES) <= MOST_AMOUNT
-        assert max(cpu_requests(each).of(name) for name in RESOURCES) <= MOST_AMOUNT
+        assert max(memory_requests(each, granted(each)).of(name) for name in RESOURCES) <= MOST_AMOUNT
+        assert max(cpu_requests(each, granted(each)).of(name) for name in RESOURCES) <= MOST_AMOUNT
     tick = replace(tick, frame=replace(tick.frame, pods=(*tick.frame.pods, *threes)))
     view = view_of_frame(tick.frame, facts=facts_of_pods(tick.frame.pods))
     assert be_request_millicpu(view.pods) <= MOST_AMOUNT  # what a round measures of it is in the frames after it

@@ -8,11 +8,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordebpf.controller.batch.facts import pod_record
 from koordebpf.kube.cache.objects import Pod
+from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.hooks.pods import hook_pod
 from koordebpf.state.memory_qos.pods import memory_pod
 from koordebpf.state.pods.facts import pod_facts
-from koordebpf.state.pods.requests import cpu_requests, memory_requests
 
 _AMOUNTS = st.integers(1, 64)
 _NOTHING_SAID: list[dict[str, str]] = []
@@ -55,9 +56,8 @@ def test_what_is_asked_for_changes_nothing_before_it_is_granted(
     assert pod_facts(after).terms == pod_facts(before).terms
     assert memory_pod(pod_facts(after)) == memory_pod(pod_facts(before))
     assert hook_pod(after, "Guaranteed").containers == hook_pod(before, "Guaranteed").containers
-    # kube-scheduler counts no less
-    assert memory_requests(after).native_bytes >= memory_requests(before).native_bytes
-    assert cpu_requests(after).native_millicpu >= cpu_requests(before).native_millicpu
+    assert pod_record(after) == pod_record(before)
+    assert predicted_pod(pod_facts(after)) == predicted_pod(pod_facts(before))
 
 
 @given(had=st.builds(_resources, _AMOUNTS, _AMOUNTS), asked=st.builds(_resources, _AMOUNTS, _AMOUNTS))

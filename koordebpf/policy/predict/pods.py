@@ -8,6 +8,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.slo.pods.priority import koord_priority
 from koordebpf.slo.pods.qos import koord_qos_or_default
+from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.facts import PodFacts, seconds_of
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
 from koordebpf.state.prediction.models import NO_BAND
@@ -22,7 +23,7 @@ class PredictedPod(msgspec.Struct, frozen=True):
     """One pod.
 
     `band`        of its priority, by label, value or QoS class; "" for none.
-    `request`     of native resources, as the scheduler counts them; of one that cannot be read nothing.
+    `request`     of native resources, as far as it is granted; of one that cannot be read nothing.
     `created_s`   since the epoch; None: not known.
     `is_leaving`  it is being deleted.
     `is_finished` no process of it is left.
@@ -60,7 +61,8 @@ def predicted_pod(facts: PodFacts) -> PredictedPod:
 
 def _request(pod: Pod) -> Amounts:
     try:
-        request = Amounts(cpu_requests(pod).native_millicpu, memory_requests(pod).native_bytes)
+        its = granted(pod)
+        request = Amounts(cpu_requests(pod, its).native_millicpu, memory_requests(pod, its).native_bytes)
     except ConfigError:
         return Amounts()  # it is in the list of what is wrong with pods already
     return request.at_most(_MOST)

@@ -13,6 +13,7 @@ from koordebpf.slo.pods.memory_qos import PodMemoryQOS, pod_memory_qos
 from koordebpf.slo.pods.qos import koord_qos_or_default
 from koordebpf.state.pods.effective import RESIZABLE, EffectiveContainers, granted, nothing_granted
 from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.pods.requests import scheduled_request
 
 # The part of resourceQOSStrategy that is a pod's, by koordinator.sh/qosClass or what stands for it.
 CLASSES: Final = {
@@ -66,6 +67,8 @@ class MemoryPod(msgspec.Struct, frozen=True, gc=False):
 def memory_pod(facts: PodFacts) -> MemoryPod:
     """Return a pod as memory QoS sees it. One of which a quantity cannot be read requests nothing.
 
+    Where 64 bits do not hold the sum of what it requests, its containers request nothing, and the pod what is left.
+
     Cost:    15 µs with three containers.
     """
     problems: list[str] = []
@@ -83,7 +86,10 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
     try:
         its = granted(facts.pod)
         amounts = [_amounts(each, terms.memory_resource) for each in its.every]
-        request_bytes = min(terms.memory_request_bytes, _MOST_BYTES)
+        requested = scheduled_request(facts.pod, its, terms.memory_resource)
+        request_bytes = min(requested.value(), _MOST_BYTES)
+        if not requested.is_int64:
+            amounts = [(0, limit) for _, limit in amounts]
     except ConfigError as error:
         problems.append(f"{error}; it requests nothing")
         its = nothing_granted(facts.pod)

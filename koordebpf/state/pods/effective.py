@@ -44,22 +44,8 @@ class _Resize(msgspec.Struct, frozen=True, gc=False):
     is_in_progress: bool
 
 
-def effective(pod: Pod) -> EffectiveContainers:
-    """Return the containers with their requests as kube-scheduler counts them.
-
-    Requests:  the largest of what is asked for, allocated and actual; of what is asked for and the kubelet refused
-               (Infeasible) nothing.
-    Limits:    as `granted`.
-
-    Source:  k8s.io/component-helpers resource, PodRequests with UseStatusResources.
-    Raises:  ConfigError: a quantity of a container that is being resized is none.
-    Cost:    as `granted`.
-    """
-    return _containers(pod, is_granted=False)
-
-
 def granted(pod: Pod) -> EffectiveContainers:
-    """Return the containers with what they have, whatever is asked for: for all that evicts, protects or limits.
+    """Return the containers with what they have, whatever is asked for.
 
     Requests:  the larger of what is allocated and actual. Of a container of which the status tells neither, those of
                the specification, but nothing while a resize waits.
@@ -72,23 +58,6 @@ def granted(pod: Pod) -> EffectiveContainers:
     Raises:  ConfigError: a quantity of a container that is being resized is none.
     Cost:    3 µs with three containers that are not being resized, 25 µs where they are.
     """
-    return _containers(pod, is_granted=True)
-
-
-def nothing_granted(pod: Pod) -> EffectiveContainers:
-    """Return the containers with nothing that a resize may change, and limits unknown: for an unusable status."""
-    spec, names = pod.spec, set[str]()
-    for each in (*spec.containers, *(spec.initContainers or ())):
-        if each.resources is not None and each.resources.limits:
-            names.add(each.name)
-    return EffectiveContainers(
-        tuple(map(_with_nothing, spec.containers)),
-        tuple(map(_with_nothing, spec.initContainers or ())),
-        frozenset(names),
-    )
-
-
-def _containers(pod: Pod, *, is_granted: bool) -> EffectiveContainers:
     spec, status = pod.spec, pod.status
     statuses = {
         each.name: each
@@ -112,7 +81,7 @@ def _containers(pod: Pod, *, is_granted: bool) -> EffectiveContainers:
         found = statuses.get(each.name, ContainerStatus())
         path = f"pod {pod.key} status[{each.name}]"
         asked = each.resources or ResourceRequirements()
-        requests = _requests(asked, found, resize, path, is_granted=is_granted)
+        requests = _requests(asked, found, resize, path)
         limits = _limits(asked, found, path, waits=waits, is_in_progress=resize.is_in_progress)
         if not _has_amounts(found.resources) and limits.keys() != (asked.limits or {}).keys():
             unknown.add(each.name)
@@ -121,6 +90,19 @@ def _containers(pod: Pod, *, is_granted: bool) -> EffectiveContainers:
         tuple(made[each.name] for each in spec.containers),
         tuple(made.get(each.name, each) for each in init),
         frozenset(unknown),
+    )
+
+
+def nothing_granted(pod: Pod) -> EffectiveContainers:
+    """Return the containers with nothing that a resize may change, and limits unknown: for an unusable status."""
+    spec, names = pod.spec, set[str]()
+    for each in (*spec.containers, *(spec.initContainers or ())):
+        if each.resources is not None and each.resources.limits:
+            names.add(each.name)
+    return EffectiveContainers(
+        tuple(map(_with_nothing, spec.containers)),
+        tuple(map(_with_nothing, spec.initContainers or ())),
+        frozenset(names),
     )
 
 
@@ -170,13 +152,11 @@ def _is_other(one: str | int | float, two: str | int | float, path: str) -> bool
     return one != two and parse_quantity(one, path) != parse_quantity(two, path)
 
 
-def _requests(
-    asked: ResourceRequirements, status: ContainerStatus, resize: _Resize, path: str, *, is_granted: bool
-) -> Quantities:
+def _requests(asked: ResourceRequirements, status: ContainerStatus, resize: _Resize, path: str) -> Quantities:
     requests = _defaulted(asked)
     reported = [status.allocatedResources] if status.allocatedResources is not None else []
     reported += [_defaulted(status.resources)] if status.resources is not None else []
-    counts = not (reported or resize.is_pending) if is_granted else not resize.is_refused
+    counts = not (reported or resize.is_pending)
     found: Quantities = {name: amount for name, amount in (asked.requests or {}).items() if name not in RESIZABLE}
     # A name that only the status has is what a hook wrote, such as the weight of a batch pod.
     for name in RESIZABLE:

@@ -155,7 +155,7 @@ def _terms(pod: Pod, kube_qos: str) -> tuple[PodTerms, int]:
         labels=labels or {},
         annotations=annotations or {},
         native_memory_request_bytes=native_memory_of_every_container(pod, its),
-        katalyst_requests=katalyst_requests(pod),
+        katalyst_requests=katalyst_requests(pod, its),
         grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
         deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,
         is_over=pod.metadata.deletionTimestamp is not None and not _runs(pod),

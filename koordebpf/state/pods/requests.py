@@ -1,14 +1,15 @@
-"""What a pod asks for: native memory and CPU as the scheduler counts them, and Koordinator's extended resources."""
+"""What a pod asks for: native memory and CPU as the scheduler adds them up, and Koordinator's extended resources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from koordebpf.kube.cache.objects import Container, Pod
-from koordebpf.quantity import quantity_bytes, quantity_millicpu, total
-from koordebpf.state.pods.effective import EffectiveContainers, effective
+from koordebpf.quantity import Quantity, parse_amount
+from koordebpf.state.pods.effective import EffectiveContainers
 
 NATIVE_MEMORY = "memory"
 BATCH_MEMORY = "kubernetes.io/batch-memory"
@@ -26,8 +27,6 @@ NET_BANDWIDTH = "resource.katalyst.kubewharf.io/net_bandwidth"
 KATALYST_RESOURCES = frozenset({*RECLAIMED_RESOURCES, NET_BANDWIDTH})
 CPU_RESOURCES = frozenset({NATIVE_CPU, BATCH_CPU, MID_CPU})
 CPU_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_CPU, "koord-mid": MID_CPU}
-
-Amount = Callable[[str | int | float, str], int]
 
 
 class MemoryRequests(msgspec.Struct, frozen=True):
@@ -54,35 +53,44 @@ class CpuRequests(msgspec.Struct, frozen=True):
         return {BATCH_CPU: self.batch_millicpu, MID_CPU: self.mid_millicpu}.get(resource, self.native_millicpu)
 
 
-def memory_requests(pod: Pod, its: EffectiveContainers | None = None) -> MemoryRequests:
-    """Return what the pod asks for, as kube-scheduler counts it; with `granted` containers what it has of that.
+def memory_requests(pod: Pod, its: EffectiveContainers) -> MemoryRequests:
+    """Return what the pod has of what it asks for, as kubelet and kube-scheduler add it up.
 
     Extended: summed over containers and sidecars (init containers with restartPolicy Always). Native: that sum, or
-    the largest moment of the init containers if that is more, plus the pod's overhead. Of each container it is what
-    `its` say; by default `effective`.
+    the largest moment of the init containers if that is more, plus the pod's overhead. `its`: what of it is `granted`.
+    A sum that 64 bits do not hold is what Go makes of it, mostly 0: by that number the pod came to the node.
 
     Source: k8s.io/component-helpers resource.PodRequests; koordinator pkg/util/extended_resource.go.
     Raises: ConfigError: a quantity is none, or negative.
     """
-    its = its or effective(pod)
     return MemoryRequests(
-        _native(pod, its, NATIVE_MEMORY, quantity_bytes),
-        _extended(pod, its, BATCH_MEMORY, quantity_bytes),
-        _extended(pod, its, MID_MEMORY, quantity_bytes),
+        scheduled_request(pod, its, NATIVE_MEMORY).value(),
+        _extended(pod, its, BATCH_MEMORY).value(),
+        _extended(pod, its, MID_MEMORY).value(),
     )
 
 
-def cpu_requests(pod: Pod, its: EffectiveContainers | None = None) -> CpuRequests:
+def cpu_requests(pod: Pod, its: EffectiveContainers) -> CpuRequests:
     """Return the same of CPU.
 
     Raises: ConfigError: a quantity is none, or negative.
     """
-    its = its or effective(pod)
     return CpuRequests(
-        _native(pod, its, NATIVE_CPU, quantity_millicpu),
-        _extended(pod, its, BATCH_CPU, quantity_bytes),
-        _extended(pod, its, MID_CPU, quantity_bytes),
+        scheduled_request(pod, its, NATIVE_CPU).milli_value(),
+        _extended(pod, its, BATCH_CPU).value(),
+        _extended(pod, its, MID_CPU).value(),
     )
+
+
+def scheduled_request(pod: Pod, its: EffectiveContainers, resource: str) -> Quantity:
+    """Return what kube-scheduler counts of one resource, whichever it is: native ones are counted so.
+
+    Raises: ConfigError: a quantity is none, or negative.
+    """
+    path = f"pod {pod.key} spec"
+    request = max(_extended(pod, its, resource), _init_peak(its.init, resource, path))
+    overhead = (pod.spec.overhead or {}).get(resource)
+    return request if overhead is None else request.plus(parse_amount(overhead, f"{path}.overhead.{resource}"))
 
 
 def native_memory_of_every_container(pod: Pod, its: EffectiveContainers) -> int | None:
@@ -91,23 +99,18 @@ def native_memory_of_every_container(pod: Pod, its: EffectiveContainers) -> int 
     Raises: ConfigError: a quantity is none, or negative.
     """
     path = f"pod {pod.key} spec"
-    requests: list[int] = []
-    for container in its.main:
-        if not (request := _request(container, NATIVE_MEMORY, quantity_bytes, path)):
-            return None
-        requests.append(request)
-    return total(requests) or None
+    requests = [_request(container, NATIVE_MEMORY, path) for container in its.main]
+    return _sum(requests).value() or None if all(each.value() for each in requests) else None
 
 
-def katalyst_requests(pod: Pod) -> dict[str, int]:
-    """Return what the pod requests of Katalyst's resources, by resource, as native ones are counted.
+def katalyst_requests(pod: Pod, its: EffectiveContainers) -> dict[str, int]:
+    """Return what the pod has of Katalyst's resources, by resource, as native ones are counted.
 
     Raises: ConfigError: a quantity is none, or negative.
     """
     if not _names_any(pod):
         return {}
-    its = effective(pod)
-    amounts = {resource: _native(pod, its, resource, quantity_bytes) for resource in sorted(KATALYST_RESOURCES)}
+    amounts = {resource: scheduled_request(pod, its, resource).value() for resource in sorted(KATALYST_RESOURCES)}
     return {resource: amount for resource, amount in amounts.items() if amount}
 
 
@@ -121,36 +124,31 @@ def _names_any(pod: Pod) -> bool:
     return not KATALYST_RESOURCES.isdisjoint(pod.spec.overhead or ())
 
 
-def _native(pod: Pod, its: EffectiveContainers, resource: str, amount: Amount) -> int:
-    path = f"pod {pod.key} spec"
-    native = max(_extended(pod, its, resource, amount), _init_peak(its.init, resource, amount, path))
-    overhead = (pod.spec.overhead or {}).get(resource)
-    return native if overhead is None else total((native, amount(overhead, f"{path}.overhead.{resource}")))
-
-
-def _extended(pod: Pod, its: EffectiveContainers, resource: str, amount: Amount) -> int:
+def _extended(pod: Pod, its: EffectiveContainers, resource: str) -> Quantity:
     sidecars = [container for container in its.init if container.restartPolicy == "Always"]
     path = f"pod {pod.key} spec"
-    return total(_request(container, resource, amount, path) for container in [*its.main, *sidecars])
+    return _sum(_request(container, resource, path) for container in [*its.main, *sidecars])
 
 
-def _init_peak(init: Iterable[Container], resource: str, amount: Amount, path: str) -> int:
+def _init_peak(init: Iterable[Container], resource: str, path: str) -> Quantity:
     # Init containers run one after the other, each beside the sidecars that started before it.
-    peak = started = 0
+    peak = started = Quantity()
     for container in init:
-        request = _request(container, resource, amount, path)
+        moment = started.plus(_request(container, resource, path))
         if container.restartPolicy == "Always":
-            started += request
-            peak = max(peak, started)
-        else:
-            peak = max(peak, started + request)
-    return total((peak,))
+            started = moment
+        peak = max(peak, moment)
+    return peak
 
 
-def _request(container: Container, resource: str, amount: Amount, path: str) -> int:
+def _request(container: Container, resource: str, path: str) -> Quantity:
     # The API server writes a limit without a request as both; a Pod from a file has not been there.
     resources = container.resources
     for written in (resources.requests, resources.limits) if resources else ():
         if written and resource in written:
-            return amount(written[resource], f"{path}.containers[{container.name}].resources.{resource}")
-    return 0
+            return parse_amount(written[resource], f"{path}.containers[{container.name}].resources.{resource}")
+    return Quantity()
+
+
+def _sum(amounts: Iterable[Quantity]) -> Quantity:
+    return functools.reduce(Quantity.plus, amounts, Quantity())

@@ -394,6 +394,11 @@ def test_what_is_no_number_of_bytes_is_refused(written: object) -> None:
     assert problem.startswith(f"f.yaml: {path}: ")
 
 
+def test_more_bytes_than_64_bits_hold_are_refused() -> None:
+    (problem,) = problems_of(at("strategies.proactiveReclaim.floor", "20E"))
+    assert problem == f"f.yaml: strategies.proactiveReclaim.floor: '20E': must be {2**63 - 1} or less"
+
+
 @pytest.mark.parametrize(("written", "number"), [("10Ki", 10 << 10), ("1.5Gi", 3 << 29), ("2k", 2000), (7, 7)])
 def test_bytes_may_be_written_as_quantities(written: object, number: int) -> None:
     config = config_of(at("eviction.katalyst.inner.systemMemory.freeMinimum", written))

@@ -1,4 +1,4 @@
-"""What a resize asks for and the kubelet has not granted counts for kube-scheduler alone."""
+"""What a resize asks for and the kubelet has not granted does not count, on the node and in the controller."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from koordebpf.controller.batch.facts import pod_record
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.plugins.given_pods import given_pod
 from koordebpf.kube.plugins.pods import pod_bytes
 from koordebpf.policy.hooks.adjust import HookRules, container_adjustment, pod_adjustment
 from koordebpf.policy.hooks.cpu_normalization import normalized_container
+from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.hooks.pods import hook_pod
 from koordebpf.state.memory_qos.pods import memory_pod
-from koordebpf.state.pods.effective import effective, granted
+from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
 
@@ -58,47 +60,42 @@ ONLY_LIMITS = {"limits": {"memory": "1Gi"}}
 
 
 @pytest.mark.parametrize(
-    ("pod", "scheduled_gib", "granted_gib", "limit_gib"),
+    ("pod", "granted_gib", "limit_gib"),
     [
-        (resized(REFUSED, None, ONE, amounts(1)), 1, 1, 1),
-        (resized([], None, ONE, amounts(1), resize="Infeasible"), 1, 1, 1),
-        (resized(REFUSED, None, THREE, amounts(1)), 3, 3, 1),
-        (resized(REFUSED, None, ONE, amounts(2, 2)), 2, 2, 2),
-        (resized(REFUSED, None, None, amounts(1)), 1, 1, 1),  # since 1.33 without allocatedResources
-        (resized(REFUSED, None, ONE), 1, 1, None),  # before 1.33 without actual limits
-        (
-            resized(REFUSED, {"requests": ONE, "limits": {"memory": "900Gi"}}, ONE, {"requests": ONE}),
-            1,
-            1,
-            0,
-        ),  # it has none
-        (resized(REFUSED), 0, 0, None),  # its image is not there yet
-        (resized(DEFERRED, amounts(4), ONE, amounts(1)), 4, 1, 1),
-        (resized([], amounts(4), ONE, amounts(1), resize="Deferred"), 4, 1, 1),
-        (resized(DEFERRED, amounts(4), None, amounts(1)), 4, 1, 1),
-        (resized(DEFERRED, amounts(4)), 4, 0, None),
-        (resized([], amounts(64), ONE, amounts(1)), 64, 1, 1),  # the kubelet has not answered yet
-        (resized([], amounts(64), None, amounts(1)), 64, 1, 1),
-        (resized([], amounts(64), ONE), 64, 1, None),
-        (resized([], {"requests": {"memory": "64Gi"}}, {"cpu": "1"}, {"requests": {"cpu": "1"}}), 64, 0, 0),
-        (resized([], {"requests": {"memory": "64Gi"}}, None, {"limits": {"cpu": "1"}}), 64, 0, 0),
-        (resized(IN_PROGRESS, amounts(8), FOUR, amounts(1)), 8, 4, 1),  # a second one, on top of the first
-        (resized(IN_PROGRESS, amounts(4), FOUR, amounts(1)), 4, 4, 4),  # granted: it grows
-        (resized(IN_PROGRESS, amounts(4, 2), None, amounts(4, 1)), 4, 4, 4),
-        (resized(IN_PROGRESS, amounts(1), ONE, amounts(4)), 4, 4, 4),  # it shrinks
-        (resized([], amounts(4), {"memory": "4096Mi", "cpu": "1"}, amounts(4)), 4, 4, 4),  # done
-        (resized([], amounts(2)), 2, 2, 2),  # of a kubelet that tells nothing
-        (resized([], ONLY_LIMITS, None, {"limits": {"memory": "1024Mi"}}), 1, 1, 1),
+        (resized(REFUSED, None, ONE, amounts(1)), 1, 1),
+        (resized([], None, ONE, amounts(1), resize="Infeasible"), 1, 1),
+        (resized(REFUSED, None, THREE, amounts(1)), 3, 1),
+        (resized(REFUSED, None, ONE, amounts(2, 2)), 2, 2),
+        (resized(REFUSED, None, None, amounts(1)), 1, 1),  # since 1.33 without allocatedResources
+        (resized(REFUSED, None, ONE), 1, None),  # before 1.33 without actual limits
+        # it has none
+        (resized(REFUSED, {"requests": ONE, "limits": {"memory": "900Gi"}}, ONE, {"requests": ONE}), 1, 0),
+        (resized(REFUSED), 0, None),  # its image is not there yet
+        (resized(DEFERRED, amounts(4), ONE, amounts(1)), 1, 1),
+        (resized([], amounts(4), ONE, amounts(1), resize="Deferred"), 1, 1),
+        (resized(DEFERRED, amounts(4), None, amounts(1)), 1, 1),
+        (resized(DEFERRED, amounts(4)), 0, None),
+        (resized([], amounts(64), ONE, amounts(1)), 1, 1),  # the kubelet has not answered yet
+        (resized([], amounts(64), None, amounts(1)), 1, 1),
+        (resized([], amounts(64), ONE), 1, None),
+        (resized([], {"requests": {"memory": "64Gi"}}, {"cpu": "1"}, {"requests": {"cpu": "1"}}), 0, 0),
+        (resized([], {"requests": {"memory": "64Gi"}}, None, {"limits": {"cpu": "1"}}), 0, 0),
+        (resized(IN_PROGRESS, amounts(8), FOUR, amounts(1)), 4, 1),  # a second one, on top of the first
+        (resized(IN_PROGRESS, amounts(4), FOUR, amounts(1)), 4, 4),  # granted: it grows
+        (resized(IN_PROGRESS, amounts(4, 2), None, amounts(4, 1)), 4, 4),
+        (resized(IN_PROGRESS, amounts(1), ONE, amounts(4)), 4, 4),  # it shrinks
+        (resized([], amounts(4), {"memory": "4096Mi", "cpu": "1"}, amounts(4)), 4, 4),  # done
+        (resized([], amounts(2)), 2, 2),  # of a kubelet that tells nothing
+        (resized([], ONLY_LIMITS, None, {"limits": {"memory": "1024Mi"}}), 1, 1),
     ],
 )
-def test_what_the_scheduler_counts_what_is_granted_and_limits(
-    pod: Pod, scheduled_gib: int, granted_gib: int, limit_gib: int | None
-) -> None:
+def test_what_is_granted_and_limits(pod: Pod, granted_gib: int, limit_gib: int | None) -> None:
     facts = pod_facts(pod)
     of_memory = memory_pod(facts)
     (container,) = hook_pod(pod, "Guaranteed").containers
-    assert memory_requests(pod).native_bytes == scheduled_gib * GIB
-    assert memory_requests(given_pod(pod_bytes(pod))).native_bytes == scheduled_gib * GIB
+    for each in (pod, given_pod(pod_bytes(pod))):
+        assert memory_requests(each, granted(each)).native_bytes == granted_gib * GIB
+    assert pod_record(pod).memory_bytes == predicted_pod(facts).request.memory_bytes == granted_gib * GIB
     assert facts.terms.memory_request_bytes == granted_gib * GIB
     assert facts.terms.native_memory_request_bytes == (granted_gib * GIB or None)
     assert (of_memory.request_bytes, of_memory.limit_bytes) == (granted_gib * GIB, (limit_gib or 0) * GIB)
@@ -116,9 +113,9 @@ def test_names_that_only_the_status_has_are_what_hooks_wrote(conditions: list[di
     (container,) = hook_pod(pod, "BestEffort").containers
     assert (container.cpu_request_millicpu, container.cpu_limit_millicpu, container.memory_limit_bytes) == (0, 0, 0)
     assert container.is_limit_known
-    for requests in (cpu_requests(pod), cpu_requests(pod, granted(pod))):
-        assert (requests.native_millicpu, requests.batch_millicpu) == (0, 4000)
-    assert memory_requests(pod).native_bytes == 0
+    requests = cpu_requests(pod, granted(pod))
+    assert (requests.native_millicpu, requests.batch_millicpu) == (0, 4000)
+    assert memory_requests(pod, granted(pod)).native_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -176,17 +173,17 @@ def test_a_status_that_is_unusable_leaves_limits_alone() -> None:
 def test_cpu_of_a_refused_resize_raises_no_quota() -> None:
     pod = resized(REFUSED, None, ONE, amounts(1))
     (container,) = hook_pod(pod, "Guaranteed").containers
-    assert (cpu_requests(pod).native_millicpu, container.cpu_request_millicpu) == (1000, 1000)
+    assert (cpu_requests(pod, granted(pod)).native_millicpu, container.cpu_request_millicpu) == (1000, 1000)
     assert container.cpu_limit_millicpu == 1000
 
 
 def test_what_cannot_be_resized_is_that_of_the_specification() -> None:
     asked = {"requests": {"memory": "9Gi", "kubernetes.io/batch-cpu": "500"}}
     pod = resized(REFUSED, asked, {"memory": "1Gi"}, {"requests": {"memory": "1Gi"}})
-    (container,) = effective(pod).main
+    (container,) = granted(pod).main
     assert container.resources is not None
     assert container.resources.requests == {"memory": "1Gi", "kubernetes.io/batch-cpu": "500"}
-    assert cpu_requests(pod).batch_millicpu == 500
+    assert cpu_requests(pod, granted(pod)).batch_millicpu == 500
 
 
 def test_sidecars_are_resized_and_init_containers_that_end_are_not() -> None:
@@ -198,18 +195,19 @@ def test_sidecars_are_resized_and_init_containers_that_end_are_not() -> None:
     statuses = [{"name": name, "allocatedResources": ONE, "resources": amounts(1)} for name in ("side", "once")]
     written = msgspec.to_builtins(pod)
     written["spec"]["initContainers"], written["status"]["initContainerStatuses"] = init, statuses
-    assert memory_requests(msgspec.convert(written, Pod)).native_bytes == 3 * GIB
+    made = msgspec.convert(written, Pod)
+    assert memory_requests(made, granted(made)).native_bytes == 3 * GIB
 
 
 def test_a_pod_without_a_resize_keeps_its_containers() -> None:
     pod = resized([], amounts(1))
-    assert effective(pod).main[0] is granted(pod).main[0] is pod.spec.containers[0]
+    assert granted(pod).main[0] is pod.spec.containers[0]
 
 
 def test_a_quantity_of_the_status_that_is_none_spoils_its_own_pod() -> None:
     pod = resized(DEFERRED, amounts(2), {"memory": "much"}, amounts(1))
     with pytest.raises(ConfigError, match=r"pod shop/web status\[c\]\.memory"):
-        memory_requests(pod)
+        memory_requests(pod, granted(pod))
     facts = pod_facts(pod)
     assert facts.terms.problem is not None
     assert facts.terms.memory_request_bytes == 0

@@ -45,7 +45,7 @@ def test_zones_of_numa_nodes_and_nics_are_found_where_katalyst_has_them() -> Non
 
 
 def test_quantities_are_rounded_up_and_capped_as_kubernetes_does() -> None:
-    amounts = {RECLAIMED_CPU: "1500m", RECLAIMED_MEMORY: "1e999"}
+    amounts = {RECLAIMED_CPU: "1500m", RECLAIMED_MEMORY: "16Ei"}
     assert cnr_of(written(allocatable=amounts)).allocatable == {RECLAIMED_CPU: 2, RECLAIMED_MEMORY: 2**63 - 1}
 
 

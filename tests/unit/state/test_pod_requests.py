@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from koordebpf.kube.cache.objects import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements
+from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.requests import (
     BATCH_MEMORY,
     NATIVE_CPU,
@@ -44,7 +46,7 @@ def pod(*init: Container, main: int = 1024, overhead: str | None = None) -> Pod:
     ],
 )
 def test_memory_of_the_moment_that_needs_most(asked: Pod, mib: int) -> None:
-    assert memory_requests(asked).native_bytes == mib * MIB
+    assert memory_requests(asked, granted(asked)).native_bytes == mib * MIB
 
 
 def test_extended_resources_are_those_of_containers_and_sidecars() -> None:
@@ -52,13 +54,15 @@ def test_extended_resources_are_those_of_containers_and_sidecars() -> None:
         containers=[container(5, resource=BATCH_MEMORY)],
         initContainers=[container(7, sidecar=True, resource=BATCH_MEMORY), container(100, resource=BATCH_MEMORY)],
     )
-    assert memory_requests(Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)).batch_bytes == 12 * MIB
+    asked = Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)
+    assert memory_requests(asked, granted(asked)).batch_bytes == 12 * MIB
 
 
 def test_a_limit_alone_is_the_request() -> None:
     resources = ResourceRequirements(limits={NATIVE_CPU: "1500m"})
     spec = PodSpec(containers=[Container("c", resources=resources)])
-    assert cpu_requests(Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)).native_millicpu == 1500
+    asked = Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)
+    assert cpu_requests(asked, granted(asked)).native_millicpu == 1500
 
 
 @pytest.mark.parametrize("where", ["requests", "limits", "overhead"])
@@ -66,5 +70,35 @@ def test_katalysts_resources_are_found_wherever_they_are_named(where: str) -> No
     named = {NET_BANDWIDTH: "7"}
     resources = None if where == "overhead" else ResourceRequirements(**{where: named})
     spec = PodSpec(containers=[Container("c", resources=resources)], overhead=named if where == "overhead" else None)
-    assert katalyst_requests(Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)) == {NET_BANDWIDTH: 7}
-    assert katalyst_requests(pod(overhead="64Mi")) == {}
+    for asked, amounts in ((Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec), {NET_BANDWIDTH: 7}), (pod(), {})):
+        assert katalyst_requests(asked, granted(asked)) == amounts
+
+
+@pytest.mark.parametrize(
+    ("each_asks", "n_bytes"),
+    [
+        (["1Gi", "64e0006"], 1024 * MIB + 64_000_000),
+        (["100m", "200m"], 1),  # a sum is rounded up, not each of its parts
+        (["10E"], 0),
+        (["5E", "5E"], 0),
+        (["9223372036854775807", "9223372036854775807", "3"], 1),
+        (["16Ei"], 2**63 - 1),
+        (["8Ei", "1"], 0),  # negative in Go
+    ],
+)
+def test_containers_are_added_up_as_in_go(each_asks: list[str], n_bytes: int) -> None:
+    containers = [
+        Container(f"c{at}", resources=ResourceRequirements({NATIVE_MEMORY: each, BATCH_MEMORY: each}))
+        for at, each in enumerate(each_asks)
+    ]
+    asked = Pod(ObjectMeta(name="a", namespace="b", uid="u"), PodSpec(containers=containers))
+    found = memory_requests(asked, granted(asked))
+    assert (found.native_bytes, found.batch_bytes) == (n_bytes, n_bytes)
+
+
+def test_an_init_container_of_the_same_pod_is_compared_with_the_number_itself() -> None:
+    asked = pod(container(512), main=1024)
+    (first,) = asked.spec.initContainers or ()
+    huge = msgspec.structs.replace(first, resources=ResourceRequirements({NATIVE_MEMORY: "10E"}))
+    asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, initContainers=[huge]))
+    assert memory_requests(asked, granted(asked)).native_bytes == 0
