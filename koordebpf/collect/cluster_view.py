@@ -97,7 +97,7 @@ class Known:
         return self.spec.resourceUsedThresholdWithBE if self.spec else None
 
     def learn(self, state: ClusterState) -> None:
-        """Take over what a source says now. A pod that cannot be read is never evicted, with a sentence."""
+        """Take over what a source says now. A pod of which a quantity cannot be read has a sentence."""
         before, self.reported = self.reported, state
         of_pods: list[str] = []
         of_node: list[str] = []
@@ -108,7 +108,7 @@ class Known:
             each = known.get(id(pod)) or pod_facts(pod)
             facts.append(each)
             if each.terms.problem is not None:
-                of_pods.append(f"{each.terms.problem}; the pod is left alone")
+                of_pods.append(f"{each.terms.problem}; the pod counts as one that requests nothing")
         self.facts = tuple(facts)
         self.uids = frozenset(each.uid for each in facts)
         try:

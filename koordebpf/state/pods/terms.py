@@ -31,4 +31,4 @@ class PodTerms(msgspec.Struct, frozen=True):
     deletion_grace_s: int | None = None  # metadata.deletionGracePeriodSeconds; None: it is not being deleted
     is_over: bool = False  # it is being deleted, and none of its containers runs
     deleted_s: float | None = None  # when its deletion was asked for, seconds since the epoch; None: not, or not known
-    problem: str | None = None  # what of the object cannot be read: such a pod is never evicted
+    problem: str | None = None  # which quantity cannot be read: such a pod requests nothing

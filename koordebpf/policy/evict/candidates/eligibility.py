@@ -31,7 +31,6 @@ _LASTING: Final = {
     "system_critical": ("is system-critical", "are system-critical"),
     "protected_namespace": ("is in a protected namespace", "are in protected namespaces"),
     "protected_priority_class": ("has a protected priority class", "have protected priority classes"),
-    "unreadable": ("has an unreadable field", "have unreadable fields"),
 }
 _BY_LABEL: Final = {be_memory_evict.FEATURE, stall_evict.FEATURE, be_cpu_evict.FEATURE}
 _WORDS: Final = {"BE": f"{QOS_LABEL}=BE", "QOS": QOS_LABEL, "ENABLED": EVICTION_ENABLED_LABEL}

@@ -23,8 +23,6 @@ def barred(view: NodeView, settings: EvictSettings) -> dict[str, Reason]:
             found[pod.uid] = "finished", f"its phase is {pod.phase}: no process is left"
         elif pod.phase not in LIVE_PHASES:
             found[pod.uid] = "phase_unknown", f"its phase is {pod.phase or 'not set'}: it may not run"
-        elif pod.terms.problem is not None:
-            found[pod.uid] = "unreadable", pod.terms.problem
         elif pod.is_terminating and not may_be_hurried(pod, view, settings):
             found[pod.uid] = "terminating", "it is already being deleted"
         elif pod.uid in pending:
