@@ -26,6 +26,7 @@ from tests.host.live_agent import LiveAgent
 pytestmark = [pytest.mark.kubelet, pytest.mark.slow]
 
 AMOUNTS = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": str(64 * MIB)}
+MANY = {"kubernetes.io/batch-cpu": "100k", "kubernetes.io/batch-memory": "100Gi"}
 # What it was started with, before anything of it can have been changed.
 SHOW = (
     "busybox cat /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/cpu/cpu.cfs_quota_us"
@@ -64,6 +65,12 @@ def nri_node(cluster: ControlPlane, binaries: Binaries, request: pytest.FixtureR
 @pytest.fixture
 def nri(cluster: ControlPlane, nri_node: RealNode, namespace: str, tmp_path: Path) -> Iterator[Story]:
     story = Story(cluster, nri_node, namespace, tmp_path)
+    # The kubelet refuses a pod that requests more than its Node has.
+    story.api.patch(nri_node.object, {"status": {"capacity": MANY, "allocatable": MANY}}, "status")
+    story.until(
+        lambda: MANY.items() <= (story.api.get(nri_node.object) or {})["status"]["allocatable"].items(),
+        "batch resources",
+    )
     yield story
     story.close()
 
@@ -79,8 +86,9 @@ def started(story: Story, folder: Path) -> LiveAgent:
 def batch_pod(story: Story, name: str) -> Object:
     spec = {"containers": {"load": {"requests": AMOUNTS, "limits": AMOUNTS}}}
     annotations = {"node.koordinator.sh/extended-resource-spec": json.dumps(spec)}
-    made = pod(name, story.node.name, "/bin/sh", "-c", SHOW, namespace=story.namespace, annotations=annotations)
-    return story.api.create(made)
+    command = ("/bin/sh", "-c", SHOW)
+    has = {"annotations": annotations, "requests": AMOUNTS, "limits": AMOUNTS}
+    return story.api.create(pod(name, story.node.name, *command, namespace=story.namespace, **has))
 
 
 def shown(story: Story, of: Object) -> list[str]:

@@ -14,6 +14,7 @@ from koordebpf.kube.cache.objects import Container, ResourceRequirements
 from koordebpf.policy.decide import decide
 from koordebpf.policy.memory_qos.strategy import WantedOfNode
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.hooks.pods import hook_pod
 from koordebpf.state.memory_qos.pods import memory_pod
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.view import NodeView
@@ -86,3 +87,13 @@ def test_of_memory_that_is_protected(row: dict[str, Any], rules: Any) -> None:
         return {(each.path, each.file.value): each.value for each in of_node if each.path.count("/") < 3}
 
     assert directories(row["texts"]) == directories([str(max(row["value"], 0))])
+
+
+@given(row=ROWS)
+def test_of_weight(row: dict[str, Any]) -> None:
+    def weight(texts: list[str]) -> int:
+        made = hook_pod(asking(texts, "kubernetes.io/batch-cpu", 5500).pod, "BestEffort")
+        return sum(each.batch.cpu_request_millicpu for each in made.containers if each.batch)
+
+    if row["value"] <= 8_192_000:
+        assert weight(row["texts"]) <= max(row["value"], 0)

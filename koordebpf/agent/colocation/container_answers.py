@@ -24,6 +24,7 @@ from koordebpf.kernel.proc.time_slice import shorten_time_slice
 from koordebpf.kube.nri.counts import NriCounts
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
 from koordebpf.policy.hooks.adjust import container_adjustment
+from koordebpf.policy.hooks.batch_resource import without_lifts
 from koordebpf.policy.hooks.rules import hook_rules
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.hooks.values import PERIOD_US, Adjustment, HookRules
@@ -77,6 +78,8 @@ class ContainerAnswers:
         asked = annotated_pod(_hook_pod(pod, of))
         named = next(each for each in asked.containers if each.name == of.name)
         found = container_adjustment(asked, named, self.rules)
+        if asked.kube_qos != "BestEffort":  # where it is, the kubelet sets no limits: those known are from here
+            found = without_lifts(found, of)
         problems = (*(f"pod {asked.key}: {each}" for each in asked.problems), *found.problems)
         resources = _resources(found)
         if self._is_dry_run and resources is not None:
@@ -246,7 +249,7 @@ def _hook_container(container: NriContainer) -> HookContainer:
         container.name,
         container.id,
         cpu_request_millicpu=(container.cpu_shares or 0) * 1000 // _CPU_SHARES,
-        cpu_limit_millicpu=max(quota_us, 0) * 1000 // max(period_us, 1),
+        cpu_limit_millicpu=-(-max(quota_us, 0) * 1000 // max(period_us, 1)),
         memory_limit_bytes=max(container.memory_limit_bytes or 0, 0),
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from koordebpf.policy.hooks.values import (
     BATCH_RESOURCE,
     MIN_QUOTA_US,
@@ -55,6 +57,24 @@ def batch_container(container: HookContainer, rules: HookRules) -> Adjustment:
         cfs_quota_us=_quota(batch.cpu_limit_millicpu, rules, path),
         memory_limit_bytes=_memory(batch.memory_limit_bytes, path),
     )
+
+
+def without_lifts(found: Adjustment, container: HookContainer) -> Adjustment:
+    """Return an adjustment without limits of this hook that are above the container's native ones.
+
+    For who knows no spec: extended resources are then those of an annotation, which a tenant may write.
+    """
+    changes: dict[str, None] = {}
+    known_us = container.cpu_limit_millicpu * PERIOD_US // 1000
+    if _lifts(found.cfs_quota_us, known_us):
+        changes["cfs_quota_us"] = None
+    if _lifts(found.memory_limit_bytes, container.memory_limit_bytes):
+        changes["memory_limit_bytes"] = None
+    return msgspec.structs.replace(found, **changes) if changes else found
+
+
+def _lifts(limit: Setting[int] | None, known: int) -> bool:
+    return limit is not None and limit.hook == BATCH_RESOURCE and known > 0 and not 0 < limit.value <= known
 
 
 def shares_of(millicpu: int) -> int:

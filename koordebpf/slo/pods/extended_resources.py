@@ -1,6 +1,7 @@
 """Extended resources of containers: batch-cpu and batch-memory, of the spec or of the annotation that stands for it.
 
-Koordinator's webhook writes both. A container runtime has no extended resources, so that it is given the annotation.
+Koordinator's webhook writes both. A container runtime has no extended resources, so that it is given the annotation;
+where the pod's object is known, the annotation does not count: a tenant may write it, too.
 
 Source: koordinator apis/extension/resource.go, ExtendedResourceSpec; pkg/util/extended_resource.go.
 """

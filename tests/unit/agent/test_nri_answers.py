@@ -68,6 +68,33 @@ def test_a_batch_container_gets_what_the_annotation_says_of_it():
     assert answer(by, of, container("injected")) == Answer()
 
 
+@pytest.mark.parametrize(
+    ("cpu", "memory", "quota_us", "memory_bytes"),
+    [
+        (8_192_000, 8 * GIB, None, None),
+        (0, 0, None, None),  # no limit
+        (500, GIB, 50_000, GIB),
+        (501, GIB + 1, None, None),
+    ],
+)
+def test_no_annotation_lifts_a_limit_that_the_kubelet_sets(cpu, memory, quota_us, memory_bytes):
+    of = pod("BE", "/kubepods/burstable/podu", **batch(main=(cpu, memory)))
+    asked = container(cpu_quota_us=50_000, cpu_period_us=100_000, memory_limit_bytes=GIB)
+    found = answer(rules("BatchResource"), of, asked).resources
+    assert found is not None
+    assert (found.cpu_quota_us, found.memory_limit_bytes) == (quota_us, memory_bytes)
+
+
+@pytest.mark.parametrize("parent", ["/kubepods/burstable/podu", "/kubepods/besteffort/podu"])
+def test_an_update_finds_what_was_adjusted_before_and_keeps_it(parent):
+    of, by = pod("BE", parent, **batch(main=(500, GIB))), rules("BatchResource", normalization_ratio=1.2)
+    made = answer(by, of, container()).resources
+    assert made is not None
+    assert made.cpu_quota_us == 41_667
+    again = container(cpu_shares=512, cpu_quota_us=41_667, cpu_period_us=100_000, memory_limit_bytes=GIB)
+    assert answer(by, of, again).resources == made
+
+
 def test_without_its_gate_no_hook_is_asked():
     assert answer(rules(), pod(**batch(main=(500, GIB))), container()) == Answer()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
-from koordebpf.policy.hooks.adjust import UNLIMITED, Adjustment, HookPod, HookRules
+from koordebpf.policy.hooks.adjust import UNLIMITED, Adjustment, HookContainer, HookPod, HookRules
 from koordebpf.policy.hooks.adjust import container_adjustment as of_container
 from koordebpf.policy.hooks.adjust import pod_adjustment as of_pod
-from koordebpf.slo.pods.extended_resources import EXTENDED_RESOURCE_ANNOTATION
+from koordebpf.slo.pods.extended_resources import BATCH_CPU, EXTENDED_RESOURCE_ANNOTATION
 from koordebpf.state.hooks.pods import annotated_pod
 from tests.support.values.hooks import batch, hook_pod_of
 
@@ -107,25 +108,34 @@ def test_each_value_says_where_it_comes_from():
     assert adjustment.cpu_shares.source == "containers[a] requests kubernetes.io/batch-cpu"
 
 
+NATIVE = {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}
+
+
 class TestTheAnnotation:
     def pod(self, spec: object) -> HookPod:
         text = spec if isinstance(spec, str) else json.dumps(spec)
-        return hook_pod_of("BE", {"a": {}}, annotations={EXTENDED_RESOURCE_ANNOTATION: text})
+        labels = {"koordinator.sh/qosClass": "BE"}
+        made = HookPod("uid-1", "team", "web", labels, {EXTENDED_RESOURCE_ANNOTATION: text})
+        return annotated_pod(replace(made, containers=(HookContainer("a"),)))
 
-    def test_it_stands_for_a_spec_that_names_none(self):
-        made = self.pod({"containers": {"a": batch(500, 1000, GIB)}})
-        assert values(of_pod(made, RULES)) == (512, 100_000, GIB)
+    @pytest.mark.parametrize("resources", [{}, NATIVE])
+    @pytest.mark.parametrize("asked", [batch(8_192_000, 0, 0), batch(9000, 9000, 8 * GIB), {"limits": {BATCH_CPU: 0}}])
+    def test_where_the_spec_is_known_it_lifts_no_limit_and_adds_no_weight(self, resources, asked):
+        text = json.dumps({"containers": {"a": asked}})
+        made = hook_pod_of("BE", {"a": resources}, annotations={EXTENDED_RESOURCE_ANNOTATION: text})
+        adjustment = of_pod(made, RULES)
+        assert values(adjustment) == values(of_container(made, made.containers[0], RULES)) == (None, None, None)
+        assert adjustment.problems == (
+            f"pod team/web: annotation {EXTENDED_RESOURCE_ANNOTATION}: no container of the spec has such resources",
+        )
 
     def test_a_spec_that_names_some_counts_alone(self):
-        text = json.dumps({"containers": {"a": batch(9000, 9000, GIB)}})
-        made = hook_pod_of("BE", {"a": batch(500, 1000, GIB)}, annotations={EXTENDED_RESOURCE_ANNOTATION: text})
-        assert values(of_pod(made, RULES)) == (512, 100_000, GIB)
-
-    def test_a_container_that_is_not_there_is_named_and_counts_nothing(self):
-        made = self.pod({"containers": {"a": batch(500, 1000, GIB), "ghost": batch(9000, 9000, GIB)}})
-        adjustment = of_pod(made, RULES)
-        assert values(adjustment) == (512, 100_000, GIB)
-        assert "names containers that the pod has not: ghost" in adjustment.problems[0]
+        text = json.dumps({"containers": {"a": batch(9000, 9000, GIB), "side": batch(9000, 9000, GIB)}})
+        containers = {"a": batch(500, 1000, GIB), "side": NATIVE}
+        made = hook_pod_of("BE", containers, annotations={EXTENDED_RESOURCE_ANNOTATION: text})
+        assert values(of_pod(made, RULES)) == (768, 150_000, GIB + (64 << 20))
+        assert values(of_container(made, made.containers[1], RULES)) == (None, None, None)
+        assert of_pod(made, RULES).problems == ()
 
     @pytest.mark.parametrize(
         "spec",
@@ -135,7 +145,7 @@ class TestTheAnnotation:
             '{"containers": []}',
             '{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": {}}}}}',
             '{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": "-5"}}}}',
-            '{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": "1e300"}}}}',
+            '{"containers": {"a": {"limits": {"kubernetes.io/batch-cpu": "9E"}}}}',
             '{"containers": {"a": {"limits": {"kubernetes.io/batch-memory": "a lot"}}}}',
             "[" * 100_000,
         ],
