@@ -8,13 +8,11 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.clock import Clock
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.state.decision_memory import DecisionMemory
-from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.guard_facts import LOSS_WINDOW_NS, GuardFacts
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)
-
-_LOSS_WINDOW_NS = 10 * NS_PER_S  # lost records close a guard for this long
 
 
 class GuardWatch:
@@ -41,7 +39,7 @@ class GuardWatch:
         totals = self._watch.totals()
         lost = (totals.ring_lost if totals else 0) - self._lost_seen
         records = self._records
-        if view.now_ns - self._loss_since_ns > _LOSS_WINDOW_NS:
+        if view.now_ns - self._loss_since_ns > LOSS_WINDOW_NS:
             self._loss_since_ns, self._lost_seen, self._records = view.now_ns, self._lost_seen + lost, 0
         running = [pod for pod in view.pods if pod.phase == "Running" and not pod.is_terminating]
         return GuardFacts(

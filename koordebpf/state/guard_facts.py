@@ -6,13 +6,17 @@ from typing import Literal
 
 import msgspec
 
+from koordebpf.units import NS_PER_S
+
+LOSS_WINDOW_NS = 10 * NS_PER_S  # lost records close a guard for this long
+
 
 class GuardFacts(msgspec.Struct, frozen=True):
     """What the guards look at.
 
-    `pods_synced_ns` None: no view of pods yet. `records` and `lost_records` count since the last rescan.
-    `clock_jump_ns` is how far CLOCK_BOOTTIME − CLOCK_MONOTONIC moved since then; a stepped wall clock moves neither and
-    does no harm.
+    `pods_synced_ns` None: no view of pods yet. `records` and `lost_records` count within the last
+    `LOSS_WINDOW_NS` at most. `clock_jump_ns` is how far CLOCK_BOOTTIME − CLOCK_MONOTONIC moved since the last rescan; a
+    stepped wall clock moves neither and does no harm.
     """
 
     now_ns: int

@@ -11,8 +11,8 @@ from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Victim
 from koordebpf.slo.pods.priority import SYSTEM_CRITICAL_PRIORITY
 from koordebpf.state.decision_memory import Budget
-from koordebpf.state.guard_facts import GuardFacts
-from koordebpf.units import NS_PER_S
+from koordebpf.state.guard_facts import LOSS_WINDOW_NS, GuardFacts
+from koordebpf.units import NS_PER_S, format_ns
 
 
 class GuardLimits(msgspec.Struct, frozen=True):
@@ -21,8 +21,8 @@ class GuardLimits(msgspec.Struct, frozen=True):
     `pods_max_age_ns`         of the list of pods. Why: a kubelet list is refreshed every few seconds; a view half a
                               minute old may name a pod that another one has replaced. A watch needs more: 90 s with
                               source api, which proves itself each 75 s.
-    `lost_max_ratio`          of the records since the last rescan. Why: mkdir is among them; one lost in a hundred
-                              still leaves the rescan, more means that the ring does not keep up.
+    `lost_max_ratio`          of the records of 10 s. Why: mkdir is among them; one lost in a hundred still leaves the
+                              rescan, more means that the ring does not keep up.
     `clock_jump_max_ns`       how long the machine may have slept. Why: its samples and list of pods are from before.
     `cgroupless_max_ratio`    of the running pods. Why: single pods start and stop; half of them means that the agent
                               looks at another node's cgroups (a wrong --node-cgroup) or lists another node's pods.
@@ -73,7 +73,7 @@ def closed_guards(facts: GuardFacts, limits: GuardLimits) -> tuple[ClosedGuard, 
         closed.append(
             ClosedGuard(
                 "records_lost",
-                f"{facts.lost_records} of {seen} kernel records lost since the last rescan"
+                f"{facts.lost_records} of {seen} kernel records lost within {format_ns(LOSS_WINDOW_NS)}"
                 f" > {limits.lost_max_ratio:.0%}",
             )
         )

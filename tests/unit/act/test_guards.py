@@ -67,6 +67,11 @@ def test_node_guards(changes: dict[str, Any], codes: list[str]) -> None:
     assert [guard.code for guard in closed_guards(facts(**changes), LIMITS)] == codes
 
 
+def test_lost_records_are_those_of_the_window_in_which_they_count() -> None:
+    (closed,) = closed_guards(facts(records=98, lost_records=2), LIMITS)
+    assert closed.sentence == "2 of 100 kernel records lost within 10 s > 1%"
+
+
 @pytest.mark.parametrize(
     ("pod", "code"),
     [
