@@ -169,3 +169,29 @@ def test_more_than_any_cluster_has_are_not_kept(open_source: Open, cluster: Clus
     until(lambda: any("more than 20000" in each for each in source.state().problems), "the sentence", 60)
     assert source.state().namespaces is None
     assert len(cluster.namespaces.seen_lists) >= MAX_NAMESPACES // 400
+
+
+def test_no_more_come_by_the_watch(open_source: Open, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koordebpf.kube.sources.namespaces.MAX_NAMESPACES", 2)
+    steps: list[Exchange] = []
+
+    def watch(exchange: Exchange) -> None:
+        exchange.stream()
+        steps.append(exchange)
+        exchange.hold()
+
+    cluster.namespaces.items = [namespace("be", 10, tier="gold")]
+    cluster.namespaces.watches.append(watch)
+    source = open_source(namespace_labels=TIER)
+    until(lambda: labels_of(source) == {"be": {"tier": "gold"}} and steps, "the labels")
+    cluster.namespaces.lists += [gives(200, listing([namespace(f"n{at}", at) for at in range(3)], 300))] * 99
+    lists = len(cluster.namespaces.seen_lists)
+    for at in range(2):
+        steps[0].event("ADDED", namespace(f"n{at}", 201 + at))
+    until(lambda: any("more than 2:" in each for each in source.state().problems), "the sentence")
+    until(lambda: len(cluster.namespaces.seen_lists) > lists + 1, "lists that have too many")
+    assert source.state().namespaces_since_ns is not None  # they grow old
+    cluster.namespaces.version = 400
+    cluster.namespaces.lists.clear()
+    until(lambda: source.state().namespaces_since_ns is None, "a watch that is open")
+    assert labels_of(source) == {"be": {"tier": "gold"}}

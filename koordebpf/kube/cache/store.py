@@ -209,6 +209,11 @@ class Table(Generic[T]):
         """All objects, in the order in which they came."""
         return tuple(value for _, value in self._known.values())
 
+    @property
+    def size(self) -> int:
+        """How many objects are kept, and sentences on others."""
+        return len(self._known) + len(self.problems)
+
     def read(self, raw: msgspec.Raw) -> Read[T]:
         """Decode an object of a list; a long list is read page by page, so that little of it is held undecoded."""
         who = identify(raw)

@@ -60,11 +60,22 @@ class NamespaceReflector(Reflector[Namespace]):
         for page in super()._pages(query, path, first):
             listed += len(page.items)
             if listed > MAX_NAMESPACES:
-                raise KubeError(f"list namespaces: there are more than {MAX_NAMESPACES}: their labels are not kept")
+                raise _too_many("list")
             yield replace(page, items=[self._slim(raw) for raw in page.items])
+
+    # A new list says whether there are still so many.
+    def _changed(self, *, is_news: bool) -> None:
+        if self._table.size > MAX_NAMESPACES:
+            self._must_list = True
+            raise _too_many("watch")
+        super()._changed(is_news=is_news)
 
     def _slim(self, raw: msgspec.Raw) -> msgspec.Raw:
         try:
             return msgspec.Raw(msgspec.json.encode(_Labelled(self._kept(raw))))
         except MALFORMED:
             return raw.copy()
+
+
+def _too_many(verb: str) -> KubeError:
+    return KubeError(f"{verb} namespaces: there are more than {MAX_NAMESPACES}: their labels are not kept")
