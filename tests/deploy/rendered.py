@@ -52,6 +52,13 @@ def overlay_with(copy: Path, overlay: str, components: Sequence[str]) -> Path:
     return path.parent
 
 
+def offered(overlay: str) -> list[str]:
+    """Return the components that the overlay lists, in its order."""
+    lines = (DEPLOY / "overlays" / overlay / "kustomization.yaml").read_text().splitlines()
+    begin = "#   - ../../components/"
+    return [line.removeprefix(begin) for line in lines if line.startswith(begin)]
+
+
 # As the overlay's comment says: `# components:` and the lines that are wanted are uncommented.
 def _taken(line: str, components: Sequence[str]) -> str:
     is_wanted = line == "# components:" or any(line == f"#   - ../../components/{name}" for name in components)

@@ -46,6 +46,7 @@ SAME: dict[str, tuple[str, Sequence[str], Mapping[str, Any]]] = {
         ["katalyst"],
         {"enforce": {"enabled": True}, "agent": {"katalyst": True}},
     ),
+    "Katalyst's plugins, watched": ("observe", ["katalyst"], {"agent": {"katalyst": True}}),
     "in koordlet's place": (
         "enforce",
         ["instead-of-koordlet"],

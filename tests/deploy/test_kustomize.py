@@ -20,7 +20,7 @@ from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.strategies import HOOK_GATES
 from koordebpf.report.http.listener import probes_beside
 from tests.contract.rbac import Rules
-from tests.deploy.rendered import DEPLOY, built, by_name, overlay_with, pod_specs
+from tests.deploy.rendered import DEPLOY, built, by_name, offered, overlay_with, pod_specs
 
 LINUX = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}  # what the image is for
 SHARED = {
@@ -222,7 +222,7 @@ class TestKustomize:
 
     @pytest.mark.parametrize("overlay", ["observe", "enforce"])
     def test_no_overlay_has_what_others_share(self, overlay: str, tmp_path: Path) -> None:
-        for name, components in {"alone": [], "all": [path.name for path in (DEPLOY / "components").iterdir()]}.items():
+        for name, components in {"alone": [], "all": offered(overlay)}.items():
             applied = set(by_name(built(overlay_with(tmp_path / name, overlay, components))))
             assert {(kind, each) for kind, each in applied if not each.startswith("koordebpf")} == set()
             assert not {kind for kind, _ in applied} & {"CustomResourceDefinition"}

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from kubernetes_validate.utils import all_versions, major_minor
 
 from tests.deploy.programs import operator_definitions
-from tests.deploy.rendered import DEPLOY, Object, built, by_name, overlay_with, templated
+from tests.deploy.rendered import DEPLOY, Object, built, by_name, offered, overlay_with, templated
 
 # What the package has that is pinned in pyproject.toml: it comes out with each Kubernetes.
 MINORS = sorted({major_minor(version) for version in all_versions()}, key=lambda text: int(text.split(".")[1]))[-6:]
@@ -39,8 +39,7 @@ def with_components(folder: Path) -> Iterator[tuple[str, list[Object]]]:
 
 
 def _in_order(names: list[str]) -> list[str]:
-    lines = (DEPLOY / "overlays/enforce/kustomization.yaml").read_text().splitlines()
-    listed = [line.rpartition("/")[2] for line in lines if "../../components/" in line]
+    listed = offered("enforce")
     assert sorted(listed) == names
     return listed
 
