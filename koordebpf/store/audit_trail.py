@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.policy.memory import OutcomeArrived
@@ -24,6 +25,7 @@ from koordebpf.store.sink import (
 )
 from koordebpf.store.v1.requests import AuditedRequest, audited_request
 from koordebpf.store.wal import InFlight
+from koordebpf.store.write_budget import WriteBudget
 from koordebpf.store.write_log import AuditedWrite, audited_write
 
 log = logging.getLogger("koordebpf")
@@ -35,7 +37,8 @@ class AuditTrail:
     """The sink of audit and write-ahead log; either may be missing.
 
     A plan stands in the write-ahead log before its first eviction is sent, and in the audit once its outcomes are
-    known. A killed agent loses what is queued for the audit, so the other is kept until then.
+    known. A killed agent loses what is queued for the audit, so the other is kept until then. Of a file that changes
+    all the time `WriteBudget` says which changes have a line.
     """
 
     name = "audit"
@@ -56,6 +59,7 @@ class AuditTrail:
         self._in_flight = in_flight
         self._plans = plans
         self._repeats = RepeatFilter()
+        self._writes = WriteBudget()
 
     @property
     def left(self) -> tuple[AuditRecord, ...]:
@@ -83,15 +87,16 @@ class AuditTrail:
             case OutcomeArrived(outcome):
                 for line in self._plans:
                     self._progress(line, outcome)
-            case FileChanged(change, wall_s):
+            case FileChanged(change):
                 if change.result is WriteResult.WRITTEN or not self._plans.dry_run:
-                    self._write(audited_write(change, self._plans.node, wall_s))
+                    self._write_changes(self._writes.take(event))
             case KatalystActed(_, news, _, wall_s):
                 for request in news:
                     self._write(audited_request(request, self._plans.node, wall_s))
             case RoundEnded(_, view):
                 self._catch_up(view.now_ns)
-            case TickEnded():
+            case TickEnded(now_ns):
+                self._write_changes(self._writes.due(now_ns))
                 for line in self._plans.closed:
                     self._complete(line.record())
                 if not self._plans:
@@ -105,6 +110,7 @@ class AuditTrail:
             case AgentStopped():
                 for line in self._plans.closed:
                     self._write(line.record())
+                self._write_changes(self._writes.rest())
                 self._close()
 
     def _start(self, event: PlanStarted) -> None:
@@ -122,6 +128,10 @@ class AuditTrail:
         if self._in_flight and not self._in_flight.is_empty:
             self._in_flight.complete(record)
         self._write(record)
+
+    def _write_changes(self, changes: Sequence[FileChanged]) -> None:
+        for each in changes:
+            self._write(audited_write(each.change, self._plans.node, each.wall_s))
 
     def _write(self, record: AuditRecord | AuditedWrite | AuditedRequest) -> None:
         if self._audit:

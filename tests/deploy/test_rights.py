@@ -11,7 +11,7 @@ from tests.deploy.test_chart import SAME
 from tests.support.rights import rights_in, shipped
 
 COMPONENTS = sorted(path.name for path in (DEPLOY / "components").iterdir())
-# A taint with NoExecute evicts, and so does whoever acts by a CustomNodeResource. `get` is there for these.
+# A taint with NoExecute evicts, and Katalyst evicts by taints of a CustomNodeResource. `get` is there for these.
 ENDING = {
     ("koordebpf-agent", right)
     for right in (

@@ -121,8 +121,8 @@ class LogSink:
         if change.owner == SUPPRESS:
             self._held.append(change)
         else:
-            key = f"write:{change.path}:{change.result.value}:{change.new}"
-            self._say(key, write_sentence(change), change.now_ns)
+            key = f"write:{change.path}:{change.result.value}:{change.is_correction}"
+            self._say_change(key, change, 0, change.now_ns)
 
     def _suppressed(self, event: SuppressionHeld) -> None:
         plan = event.plan
@@ -135,8 +135,13 @@ class LogSink:
     def _say_held(self, now_ns: int, policy: Policy | None = None) -> None:
         for change, *others in alike(self._held):
             key = f"held:{change.path}:{change.result.value}:{change.is_correction}:{policy}"
-            self._say(key, write_sentence(change, len(others)), now_ns)
+            self._say_change(key, change, len(others), now_ns)
         self._held.clear()
+
+    # Tenants choose values, and how many files there are.
+    def _say_change(self, key: str, change: FileChange, more: int, now_ns: int) -> None:
+        if said := self._repeats.say(key, write_sentence(change, more), now_ns):
+            self._problems.add(f"files of {change.owner or 'the agent'}", said, now_ns, logging.INFO)
 
     def _oom_killed(self, event: OomKilled) -> None:
         # A pod that is killed at its own limit again and again has another cgroup each time.

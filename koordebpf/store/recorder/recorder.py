@@ -34,6 +34,7 @@ from koordebpf.store.sink import (
     RoundEnded,
     TickFailed,
 )
+from koordebpf.store.write_budget import WriteBudget
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
@@ -137,6 +138,7 @@ class Recorder:
         self._clock = clock or SystemClock()
         self.counts = RecorderCounts()
         self._samples = bytearray()
+        self._writes = WriteBudget()
         self._queue: deque[_Round | _Happened] = deque()
         self._waiting_rounds = 0
         self._changed = threading.Condition()
@@ -152,19 +154,22 @@ class Recorder:
             case NodeSampled(now_ns, node):
                 if len(self._samples) < _MAX_SAMPLES * SAMPLE_BYTES:
                     self._samples += pack_sample(now_ns, node)
-            case RoundEnded(tick, _, decision, signals):
+            case RoundEnded(tick, view, decision, signals):
+                self._put_changes(self._writes.due(view.now_ns))
                 samples, self._samples = bytes(self._samples), bytearray()
                 quality = signals.quality if signals is not None else None
                 self._put_round(_Round(tick, decision, int(self._clock.wall_s() * NS_PER_S), samples, quality))
             case AgentStopped():
+                self._put_changes(self._writes.rest())
                 self.close()
+            case FileChanged():
+                self._put_changes(self._writes.take(event))
             case (
                 OomKilled()
                 | PlanDecided()
                 | OutcomeArrived()
                 | MemoryReleased()
                 | ReleaseOverdue()
-                | FileChanged()
                 | NoticeEnded()
                 | TickFailed()
             ):
@@ -195,6 +200,10 @@ class Recorder:
                 self.counts.lost_events += 1
                 return
             self._queue.append(each)
+
+    def _put_changes(self, changes: Sequence[FileChanged]) -> None:
+        for each in changes:
+            self._put_event(_Happened(each, self._clock.wall_s()))
 
     def _work(self) -> None:
         self._begin()

@@ -345,6 +345,27 @@ def test_a_file_that_others_changed_is_said_as_such_and_at_once(agent: Agent, ca
     ]
 
 
+def test_a_tenant_that_changes_an_annotation_each_second_is_no_flood(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="koordebpf"):
+        for second in range(600):
+            for number in range(30):
+                path = f"/be/pod{number}/memory.high"
+                now_ns = (1000 + second) * NS_PER_S
+                agent.change_file(
+                    FileChange(path, "0", str(second), WriteResult.WRITTEN, "its annotation", now_ns, owner="memoryqos")
+                )
+            agent.publish(TickEnded((1000 + second) * NS_PER_S))
+        agent.close()
+    assert len(caplog.messages) <= 600 / 30 * 11
+    assert "files of memoryqos: 20 more suppressed within 30 s" in caplog.messages
+    written = [msgspec.json.decode(line)["change"] for line in agent.path.read_bytes().splitlines()]
+    assert len(written) <= 30 * (5 + 10 + 1) + 120 + 600 * 2
+    assert {each["path"]: each["new"] for each in written} == {f"/be/pod{at}/memory.high": "599" for at in range(30)}
+    assert any("changes of the file that are left out" in each["reason"] for each in written)
+
+
 def test_why_no_pod_is_held_is_said_but_not_of_the_first_second(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="koordebpf"):
         for word in ("first_sample", "no_best_effort", "no_best_effort", None, "no_best_effort"):

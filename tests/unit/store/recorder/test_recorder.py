@@ -131,6 +131,22 @@ def test_what_happened_between_rounds_is_kept(ring: Recorder, clock: SetClock, t
     assert found[0].data["record"]["comm"] == "hog"
 
 
+def test_files_that_change_each_second_leave_room_for_the_rest(ring: Recorder, clock: SetClock, tmp_path: Path) -> None:
+    for second in range(100):
+        clock.second = second
+        for pod in range(30):
+            path = f"/pod{pod}/memory.high"
+            change = FileChange(path, "0", str(second), WriteResult.WRITTEN, "why", clock.now_ns())
+            ring.publish(FileChanged(change, clock.wall_s()))
+        ring.publish(round_ended(second))
+        _until_taken(ring, second + 1)
+    ring.publish(AgentStopped(clock.now_ns()))
+    found = [each for each in Recording(tmp_path / "ring").events() if each.kind == "FileChanged"]
+    assert len(found) <= 30 * (5 + 2 + 1) + 120 + 100 * 2
+    changes = [each.data["change"] for each in found]
+    assert {each["path"]: each["new"] for each in changes} == {f"/pod{pod}/memory.high": "99" for pod in range(30)}
+
+
 def test_around_an_oom_kill_rounds_are_kept_as_around_a_decision(
     ring: Recorder, clock: SetClock, tmp_path: Path
 ) -> None:
