@@ -15,6 +15,7 @@ from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugins.network import NIC_SELECTION_RESULT
 from koordebpf.policy.katalyst.plugins.reclaimed_numa import NUMA_BIND_RESULT
 from koordebpf.policy.katalyst.pods import CONFIG_SOURCE_ANNOTATION
+from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
@@ -71,5 +72,13 @@ LABELS: Final = frozenset(
 
 def annotations_read(settings: TickSettings) -> frozenset[str]:
     """Return the keys of annotations that decisions under these settings may read."""
-    katalyst = settings_of(KATALYST_EVICTION, settings)
+    return _annotations(settings_of(KATALYST_EVICTION, settings))
+
+
+def read_by_name(katalyst: KatalystSettings) -> frozenset[str]:
+    """Return the keys of annotations and labels that decisions may read by their own names."""
+    return _annotations(katalyst) | LABELS
+
+
+def _annotations(katalyst: KatalystSettings) -> frozenset[str]:
     return ANNOTATIONS.union(katalyst.skip.annotations, *katalyst.qos.by_level().values())

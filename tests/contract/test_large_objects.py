@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from koordebpf.kube.http.transport import open_kubelet
+from koordebpf.kube.sources.api import ApiSource
 from koordebpf.kube.sources.kubelet import KubeletSource
 from tests.contract.apiserver import Cluster, Exchange, Server, gives, listing, pod, until
 from tests.contract.sources import Open
@@ -102,6 +103,53 @@ def test_a_large_list_that_is_cut_is_not_believed(open_source: Open, cluster: Cl
     until(lambda: names(source) == ["a", "b"], "the first list")
     assert "the answer is not a list: it ends before its end" in complaint(source, "list pods")
     assert names(source) == ["a", "b"]
+
+
+def labelled(name: str, number: int) -> dict[str, Any]:
+    """A pod with more labels than are kept, and two that decisions read."""
+    labels = {**{f"a{at}": "" for at in range(20_000)}, "koordinator.sh/qosClass": "BE", "z": ""}
+    made = pod(name, number)
+    made["metadata"] |= {"labels": labels}
+    return made
+
+
+def is_bounded(source: ApiSource | KubeletSource, name: str) -> bool:
+    (found,) = (each for each in source.state().pods if each.metadata.name == name)
+    labels = found.metadata.labels or {}
+    said = f"pods: be/{name} has more than 192 KiB: {20_002 - len(labels)} of 20002 labels are not kept"
+    return labels.get("koordinator.sh/qosClass") == "BE" and len(labels) < 2_000 and said in source.state().problems
+
+
+def test_of_one_with_more_labels_than_are_kept_those_are_that_decisions_read(
+    open_source: Open, cluster: Cluster
+) -> None:
+    steps: list[Exchange] = []
+
+    def watch(exchange: Exchange) -> None:
+        exchange.stream()
+        steps.append(exchange)
+        exchange.hold()
+
+    cluster.pods.items = [labelled("a", 1), pod("b", 2)]
+    cluster.pods.watches.append(watch)
+    source = open_source(keys=frozenset({"koordinator.sh/qosClass"}))
+    until(lambda: len(source.state().pods) == 2 and steps, "both")
+    assert is_bounded(source, "a")
+    steps[0].event("MODIFIED", labelled("b", 201))
+    until(lambda: is_bounded(source, "b"), "the same by the watch")
+
+
+def test_so_it_is_of_a_kubelets(kubelet: Server, certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first")
+    transport = open_kubelet(kubelet.url, tmp_path / "token", certificate[0], insecure=False)
+    source = KubeletSource(transport, "n1", period_s=0.2, keys=frozenset({"koordinator.sh/qosClass"}))
+    kubelet.on("/pods", kubelets(labelled("a", 1), pod("b", 2)))
+    source.start(lambda: None)
+    try:
+        until(lambda: len(source.state().pods) == 2, "both")
+        assert is_bounded(source, "a")
+    finally:
+        source.close()
 
 
 @pytest.fixture

@@ -11,6 +11,9 @@ from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import Source
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.kube.sources.merged import MergedSource
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
+from koordebpf.policy.pod_keys import read_by_name
+from koordebpf.policy.strategies import settings_of
 from koordebpf.state.pods.exemptions import asked_labels
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ def open_source(config: AgentConfig) -> Source:
         return FileSource(config.files)
     if not config.node_name:
         raise ConfigError("--node-name", NOT_GIVEN, f"source {config.source} needs this node's name")
+    keys = read_by_name(settings_of(KATALYST_EVICTION, config))
     if config.source == "api":
         from koordebpf.kube.http.transport import open_cluster
         from koordebpf.kube.sources.api import ApiSource
@@ -41,6 +45,7 @@ def open_source(config: AgentConfig) -> Source:
             may_be_evicted=may_be_victim(config),
             namespace_labels=asked_labels(config.eviction.exemptions),
             with_cnr=needs_cnr(config),
+            keys=keys,
         )
     from koordebpf.kube.sources.kubelet import KubeletSource
 
@@ -51,7 +56,7 @@ def open_source(config: AgentConfig) -> Source:
             "--pods", NOT_GIVEN, "source kubelet needs a file with the NodeSLO: the kubelet knows pods only"
         )
     transport = open_own_kubelet(config, config.kubelet_url)
-    return MergedSource(KubeletSource(transport, config.node_name), FileSource(config.files))
+    return MergedSource(KubeletSource(transport, config.node_name, keys=keys), FileSource(config.files))
 
 
 def open_own_kubelet(config: AgentConfig, url: str) -> Transport:

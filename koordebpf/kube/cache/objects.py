@@ -145,13 +145,17 @@ class PodStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Pod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """corev1.Pod. `metadata.uid` names it; a pod without one is refused by the sources."""
+    """corev1.Pod. `metadata.uid` names it; a pod without one is refused by the sources.
+
+    `notKept` is no field of the API: what of a pod that is too large is missing here, in words; empty: nothing.
+    """
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
     apiVersion: str = "v1"
     kind: str = "Pod"
+    notKept: str = ""
 
     @property
     def uid(self) -> str:

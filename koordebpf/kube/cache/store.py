@@ -195,11 +195,15 @@ class Table(Generic[T]):
     dropped, also after that object's deletion.
     """
 
-    def __init__(self, resource: str, decode: Callable[[msgspec.Raw], T]) -> None:
+    def __init__(
+        self, resource: str, decode: Callable[[msgspec.Raw], T], remark: Callable[[T], str] = lambda _: ""
+    ) -> None:
+        """Take objects as `decode` reads them; `remark` says what is wrong with one that was read, or nothing."""
         self.resource = resource
         self.version = ""  # resume the watch after this
         self.problems: dict[str, str] = {}
         self._decode = decode
+        self._remark = remark
         self._known: dict[str, tuple[str, T]] = {}
         self._deleted: OrderedDict[str, str] = OrderedDict()
         self._listed = ""
@@ -289,7 +293,10 @@ class Table(Generic[T]):
                 # With the new version: the same rubbish once more is no news.
                 self._known[who.uid] = (who.resourceVersion, before[who.uid][1])
             return False
-        self.problems.pop(key, None)
+        if remark := self._remark(value):
+            self.problems[key] = remark
+        else:
+            self.problems.pop(key, None)
         # What did not change stays the same object: readers tell by `is` what they have seen.
         self._known[who.uid] = (who.resourceVersion, value if is_new else before[who.uid][1])
         return is_new

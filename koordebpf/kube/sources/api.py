@@ -12,14 +12,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.kube.cache.bounded_pods import BoundedPods
 from koordebpf.kube.cache.closing import close_reflectors
 from koordebpf.kube.cache.objects import ClusterState, Namespace, Pod, PodDisruptionBudget
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.cache.store import (
     decode_config_map,
     decode_node,
-    decode_pod,
-    decode_pod_event,
     decode_topology,
     keep_raw,
 )
@@ -60,10 +59,12 @@ class ApiSource:
         may_be_evicted: Callable[[Pod], bool] = lambda _: True,
         namespace_labels: frozenset[str] | None = None,
         with_cnr: bool = False,
+        keys: frozenset[str] = frozenset(),
     ) -> None:
         """Ask for the PodDisruptionBudgets of those namespaces that have a pod which `may_be_evicted`.
 
-        Of namespaces `namespace_labels` are known; None: they are not read. `with_cnr`: the CustomNodeResource is.
+        Of namespaces `namespace_labels` are known; None: they are not read. `with_cnr`: the CustomNodeResource is. Of
+        `keys`, see `BoundedPods`.
         """
         if not node_name or "," in node_name or "=" in node_name:
             raise ConfigError("node name", node_name, "must be the name of this node's Node object")
@@ -79,8 +80,9 @@ class ApiSource:
         self._wake: Callable[[], None] = lambda: None
         mine = f"metadata.name={node_name}"
         pods = Resource("pods", "/api/v1/pods", f"spec.nodeName={node_name}", is_proven=True)
+        bounded = BoundedPods(keys)
         self._pods = Reflector(
-            self._transport, pods, decode_pod, self._combine, self._pace, decode_pod_event, self._go_back
+            self._transport, pods, bounded.table(), self._combine, self._pace, bounded.event, self._go_back
         )
         self._nodes = self._reflect(Resource("nodes", "/api/v1/nodes", mine), decode_node)
         self._nodeslos = self._reflect(

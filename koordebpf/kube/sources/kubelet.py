@@ -15,9 +15,10 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError
+from koordebpf.kube.cache.bounded_pods import BoundedPods
 from koordebpf.kube.cache.list_stream import ListStream
 from koordebpf.kube.cache.objects import ClusterState, Pod
-from koordebpf.kube.cache.store import Identity, Read, Table, decode_list, decode_pod, too_large
+from koordebpf.kube.cache.store import Identity, Read, decode_list, too_large
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
@@ -59,7 +60,9 @@ class KubeletSource:
         *,
         period_s: float = 10.0,
         nudge_gap_s: float = NUDGE_GAP_S,
+        keys: frozenset[str] = frozenset(),
     ) -> None:
+        """Ask by that transport for the pods of this node; of `keys`, see `BoundedPods`."""
         if period_s <= 0:
             raise ConfigError("kubelet period", period_s, "must be above 0 s")
         self._transport = transport
@@ -67,7 +70,7 @@ class KubeletSource:
         self._period_s = period_s
         self._nudge_gap_s = nudge_gap_s
         self._backoff = Backoff(0.5, max(period_s, 30.0))
-        self._table = Table("pods", _decode_pod)
+        self._table = BoundedPods(keys).table(_with_mirror)
         self._read: dict[bytes, Read[Pod]] = {}  # the pods of the last good answer, by the digest of their bytes
         self._state = ClusterState(version=0, synced_at_ns=0)
         self._wake: Callable[[], None] = lambda: None
@@ -187,8 +190,7 @@ def _popped(parts: deque[bytes]) -> Iterator[bytes]:
 # The kubelet lists a static pod itself, under the name that its cgroup has, and not its mirror pod. It writes where a
 # pod came from over whatever the pod says (pkg/kubelet/config/config.go), so here that can be believed. The API server
 # does not know this UID, and evicting the mirror pod would leave the pod running.
-def _decode_pod(raw: msgspec.Raw) -> Pod:
-    pod = decode_pod(raw)
+def _with_mirror(pod: Pod) -> Pod:
     annotations = pod.metadata.annotations or {}
     if annotations.get(_SOURCE) not in _STATIC_SOURCES or _MIRROR in annotations:
         return pod

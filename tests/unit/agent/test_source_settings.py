@@ -11,6 +11,7 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.file import FileSource
+from koordebpf.policy.pod_keys import ANNOTATIONS, LABELS
 
 FILE = (Path("pods.yaml"),)
 
@@ -35,3 +36,14 @@ def test_what_is_missing_is_named(settings: dict[str, Any], path: str) -> None:
 
 def test_files_need_no_more() -> None:
     assert isinstance(open_source(AgentConfig(files=FILE)), FileSource)
+
+
+@pytest.mark.parametrize("source", ["api", "kubelet"])
+def test_what_decisions_read_by_name_is_kept_of_every_pod(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: dict[str, Any] = {}
+    monkeypatch.setattr("koordebpf.kube.http.transport.open_cluster", lambda *_: None)
+    monkeypatch.setattr("koordebpf.kube.http.transport.open_kubelet", lambda *_, **__: None)
+    monkeypatch.setattr("koordebpf.kube.sources.api.ApiSource", lambda *_, **given: taken.update(given))
+    monkeypatch.setattr("koordebpf.kube.sources.kubelet.KubeletSource", lambda *_, **given: taken.update(given))
+    open_source(AgentConfig(source=source, node_name="n", kubelet_url="https://127.0.0.1:10250", files=FILE))
+    assert taken["keys"] >= ANNOTATIONS | LABELS
