@@ -1,4 +1,4 @@
-"""The annotations and labels of a pod that a decision may read: what a recording has to keep of them. Pure.
+"""The annotations, labels and conditions of a pod that a decision may read: what a recording has to keep. Pure.
 
 The constants are those of the modules that read them; tests/rules/test_pod_keys.py finds one that is missing here.
 """
@@ -32,6 +32,8 @@ from koordebpf.slo.pods.extended_resources import EXTENDED_RESOURCE_ANNOTATION
 from koordebpf.slo.pods.memory_qos import MEMORY_QOS_ANNOTATION
 from koordebpf.slo.pods.priority import PRIORITY_CLASS_LABEL
 from koordebpf.slo.pods.qos import QOS_LABEL
+from koordebpf.state.pods.effective import RESIZE_IN_PROGRESS, RESIZE_PENDING
+from koordebpf.state.pods.facts import READY
 from koordebpf.state.pods.koordlet import LABEL as KOORDLET_LABEL
 
 ANNOTATIONS: Final = frozenset(
@@ -68,6 +70,7 @@ LABELS: Final = frozenset(
         SUB_PRIORITY_LABEL,
     }
 )
+CONDITIONS: Final = frozenset({READY, RESIZE_IN_PROGRESS, RESIZE_PENDING})
 
 
 def annotations_read(settings: TickSettings) -> frozenset[str]:

@@ -70,3 +70,16 @@ def test_each_key_of_the_package_is_known_to_be_a_pods_or_not() -> None:
         "add a key that pods have to koordebpf/policy/pod_keys.py, any other to _OTHERS",
     )
     report(sorted(_OTHERS - {key for _, _, key in found}), "remove from _OTHERS what the package does not name")
+
+
+def test_conditions_of_pods_are_read_by_a_name_that_is_known() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in MODULES
+        if path.relative_to(ROOT).parts[1] in ("attribution", "policy", "state")
+        and "status.conditions" in path.read_text()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr == "type"
+        if not isinstance(node.comparators[0], ast.Name)
+    ]
+    report(found, "name the condition by a constant that koordebpf/policy/pod_keys.py has in CONDITIONS")

@@ -17,6 +17,8 @@ Quantities = dict[str, str | int | float]
 
 # Those that pods/resize may change. Of every other resource the specification is what the pod was admitted with.
 RESIZABLE: Final = ("cpu", "memory")
+RESIZE_PENDING: Final = "PodResizePending"
+RESIZE_IN_PROGRESS: Final = "PodResizeInProgress"
 _PENDING: Final = ("Proposed", "Deferred", "Infeasible")  # status.resize, before Kubernetes 1.33
 
 
@@ -38,7 +40,7 @@ class EffectiveContainers(msgspec.Struct, frozen=True, gc=False):
 
 class _Resize(msgspec.Struct, frozen=True, gc=False):
     # What the kubelet says of a resize: it waits, it can never be granted on this node, it is being carried out.
-    # Source: conditions PodResizePending and PodResizeInProgress, since Kubernetes 1.33; status.resize before.
+    # Source: the two conditions, since Kubernetes 1.33; status.resize before.
     is_pending: bool
     is_refused: bool
     is_in_progress: bool
@@ -118,9 +120,9 @@ def _resize_of(pod: Pod) -> _Resize:
     for each in status.conditions or ():
         if each.status == "False":
             continue
-        if each.type == "PodResizePending":
+        if each.type == RESIZE_PENDING:
             is_pending, is_refused = True, is_refused or each.reason == "Infeasible"
-        elif each.type == "PodResizeInProgress":
+        elif each.type == RESIZE_IN_PROGRESS:
             is_in_progress = True
     return _Resize(is_pending, is_refused, is_in_progress)
 

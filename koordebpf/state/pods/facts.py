@@ -30,6 +30,7 @@ from koordebpf.state.pods.requests import (
 )
 from koordebpf.state.pods.terms import PodTerms
 
+READY = "Ready"  # corev1.PodReady
 _DEFAULT_GRACE_S = 30  # k8s.io/api core/v1, DefaultTerminationGracePeriodSeconds
 
 # Where a host directory is a tmpfs, or may be one: what lies there belongs to the host and outlives any pod.
@@ -151,7 +152,7 @@ def _terms(pod: Pod, kube_qos: str) -> tuple[PodTerms, int]:
         priority_class=pod.spec.priorityClassName,
         workload=_workload(pod),
         started_s=_moment_s(pod.status.startTime, f"pod {pod.key} status.startTime"),
-        is_ready=any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ()),
+        is_ready=any(each.type == READY and each.status == "True" for each in pod.status.conditions or ()),
         labels=labels or {},
         annotations=annotations or {},
         native_memory_request_bytes=native_memory_of_every_container(pod, its),

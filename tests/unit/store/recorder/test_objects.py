@@ -6,10 +6,22 @@ import itertools
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodDisruptionBudget, PodDisruptionBudgetSpec
+from koordebpf.kube.cache.objects import (
+    Container,
+    ContainerStatus,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodCondition,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    ResourceRequirements,
+    Volume,
+)
 from koordebpf.policy.decide_tick import decided_again
 from koordebpf.policy.pod_keys import ANNOTATIONS
 from koordebpf.store.recorder.objects import RecordedObjects
@@ -84,7 +96,7 @@ def test_a_namespace_has_128_kib_at_once_and_the_others_have_theirs() -> None:
     other = with_text("web", {POLICY: "x" * 4000}, namespace="other")
     found = recorded(RecordedObjects(), *large, other)
     whole = [each for each in found[:-1] if len((each.metadata.annotations or {})[POLICY]) == 4000]
-    assert len(whole) == 16
+    assert len(whole) == 20
     assert all((each.metadata.labels, len(each.metadata.annotations or {})) == ({"app": "x"}, 2) for each in found[:-1])
     assert found[-1] is other
 
@@ -151,15 +163,140 @@ def pdb(selector: dict[str, str], *, allowed: int = 0, name: str = "a") -> PodDi
 
 
 def test_of_budgets_that_change_all_the_time_the_status_is_recorded() -> None:
-    objects, kept = RecordedObjects(), set()
+    objects, kept, allowed = RecordedObjects(), set(), []
     for second in range(200):
         (found,) = objects.pdbs((pdb({f"key-{second}": "x" * 8000}, allowed=second),), second * NS_PER_S)
-        assert found.status.disruptionsAllowed == second
+        allowed.append(found.status.disruptionsAllowed)
         kept.add(str(found.spec.selector))
     assert 5 < len(kept) < 12
+    assert allowed[:9] == list(range(9))  # eight changes at once
+    assert len(set(allowed)) < 30
     small, large = pdb({"app": "web"}, name="b"), pdb({"app": "x" * 8000}, name="c")
     assert objects.pdbs((small, large), 200 * NS_PER_S) == (small,)
     assert objects.pdbs((small, large), 10_000 * NS_PER_S) == (small, large)
+
+
+def test_a_status_is_recorded_eight_times_at_once_and_then_as_its_namespace_pays_for_it() -> None:
+    objects, seen = RecordedObjects(), []
+    for second in range(2000):
+        (found,) = objects.pdbs((pdb({"app": "web"}, allowed=second),), second * NS_PER_S)
+        seen.append(found.status.disruptionsAllowed)
+    # 2 KiB each, of 64 KiB at once and 64 bytes a second, and one each five minutes
+    assert 8 + 29 + 50 < len(set(seen)) < 8 + 35 + 75
+    assert objects.pdbs((pdb({"app": "web"}, allowed=7),), 5000 * NS_PER_S)[0].status.disruptionsAllowed == 7
+
+
+def changing(each: Pod, second: int, field: str) -> Pod:
+    """Change what is no annotation and no label."""
+    meta, spec, status = each.metadata, each.spec, each.status
+    text = f"{second:06}" * 2000
+    match field:
+        case "owner":
+            owners = [OwnerReference("Job", text, f"u{at}", at == 0) for at in range(30)]
+            return replace(each, metadata=replace(meta, ownerReferences=owners))
+        case "owners":
+            owners = [OwnerReference("Job", f"j{second}", f"u{at}") for at in range(900)]
+            return replace(each, metadata=replace(meta, ownerReferences=owners))
+        case "generation":
+            return replace(each, metadata=replace(meta, generation=second))
+        case "requests":
+            asked = ResourceRequirements(requests={"cpu": f"{second}m"})
+            return replace(each, spec=replace(spec, containers=[Container("c", asked)]))
+        case "volumes":
+            return replace(each, spec=replace(spec, volumes=[Volume(name=text)]))
+        case "gates":
+            conditions = [PodCondition(f"a.io/{at}", "True", f"{second}") for at in range(200)]
+            return replace(each, status=replace(status, conditions=conditions))
+        case "readiness":
+            conditions = [PodCondition("Ready", "True" if second % 2 else "False")]
+            return replace(each, status=replace(status, conditions=conditions))
+        case "containers":
+            states = [ContainerStatus(f"c{at}", f"containerd://{second:064}{at}") for at in range(100)]
+            return replace(each, status=replace(status, containerStatuses=states))
+    raise ValueError(field)
+
+
+FREE_FIELDS = ["owner", "owners", "generation", "requests", "volumes", "gates", "readiness", "containers"]
+
+
+@pytest.mark.parametrize("field", FREE_FIELDS)
+def test_whatever_a_tenant_changes_each_second_takes_from_its_budget(field: str) -> None:
+    objects = RecordedObjects()
+    quiet = with_text("web", {POLICY: "quiet"}, namespace="other")
+    each, sizes, rounds = with_text("t"), [], 0
+    found = recorded(objects, each, quiet)
+    for second in range(1, 500):
+        before, found = found, recorded(objects, changing(each, second, field), quiet, second=second)
+        assert found[1] is quiet
+        if found != before:
+            rounds += 1
+            sizes.append(len(msgspec.json.encode(found[0])))
+    assert sum(sizes) + 2 * KIB * rounds <= 64 * KIB + 64 * 500 + (8 + 2) * 6 * KIB
+    assert rounds <= (64 * KIB + 64 * 500) / (2 * KIB) + 8 + 2
+
+
+def test_of_owners_and_conditions_those_are_recorded_that_decisions_read() -> None:
+    owners = [OwnerReference("ReplicaSet", "other", "1"), OwnerReference("Node", "n1", "2")]
+    owners.append(OwnerReference("Job", "x" * 300, "3", True))
+    conditions = [PodCondition("Initialized", "True"), PodCondition("Ready", "True"), PodCondition("a.io/b", "True")]
+    each = with_text()
+    each = replace(each, metadata=replace(each.metadata, ownerReferences=owners))
+    each = replace(each, status=replace(each.status, conditions=conditions))
+    (found,) = recorded(RecordedObjects(), each)
+    kept = [(owner.kind, owner.name[:7], owner.controller) for owner in found.metadata.ownerReferences or ()]
+    assert kept == [("Job", "sha256:", True), ("Node", "n1", None)]
+    assert found.status.conditions == [PodCondition("Ready", "True")]
+
+
+def test_the_start_of_a_usual_pod_costs_its_namespace_nothing() -> None:
+    objects = RecordedObjects()
+    recorded(objects, pod("other").pod)
+    spend(objects)
+    for number in range(20):
+        each = with_text(f"job-{number}")
+        for step in range(6):
+            states = [ContainerStatus("c", f"containerd://{step:064}")]
+            each = replace(each, status=replace(each.status, phase="Running", containerStatuses=states))
+            assert recorded(objects, each, second=1 + number) == (each,)
+
+
+def spend(objects: RecordedObjects) -> None:
+    """Use up what the namespace may change at once."""
+    for step in range(20):
+        recorded(objects, with_text("spending", {POLICY: f"{step:04}" * 1000}), second=0)
+
+
+def test_of_a_flood_of_changes_that_a_pod_ends_is_recorded_and_its_status_at_times() -> None:
+    objects = RecordedObjects()
+    recorded(objects, with_text("t", {POLICY: "first"}))
+    spend(objects)
+    leaving = with_text("t", {POLICY: "x" * 4000})
+    states = [ContainerStatus("c", "containerd://1")]
+    leaving = replace(
+        leaving,
+        metadata=replace(leaving.metadata, deletionTimestamp="2027-01-15T08:00:00Z", deletionGracePeriodSeconds=30),
+        status=replace(leaving.status, phase="Failed", containerStatuses=states),
+    )
+    found = objects.pods((with_text("t", {POLICY: "first"}), with_text("spending")), KEYS, 0)
+    (found, *_) = objects.pods((leaving, with_text("spending")), KEYS, 1)
+    assert (found.status.phase, found.metadata.deletionGracePeriodSeconds) == ("Failed", 30)
+    # THEN a shorter grace period each second is no change that is recorded
+    for second in range(2, 40):
+        shorter = replace(leaving, metadata=replace(leaving.metadata, deletionGracePeriodSeconds=40 - second))
+        (found, *_) = objects.pods((shorter, with_text("spending")), KEYS, second)
+    assert found.metadata.deletionGracePeriodSeconds == 30
+
+
+def test_a_new_pod_with_many_containers_is_recorded_with_the_first_ones_and_says_so() -> None:
+    objects = RecordedObjects()
+    recorded(objects, pod("other").pod)
+    spend(objects)
+    containers = [Container(f"c{at}", ResourceRequirements(requests={"cpu": "1"})) for at in range(300)]
+    each = with_text("t")
+    each = replace(each, spec=replace(each.spec, containers=containers))
+    (found,) = recorded(objects, each, second=0)
+    assert [one.name for one in found.spec.containers] == [f"c{at}" for at in range(16)]
+    assert found.notKept == "of each list all but 16"
 
 
 def test_under_settings_that_read_others_all_is_recorded_again() -> None:
