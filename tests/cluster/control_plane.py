@@ -118,16 +118,16 @@ class ControlPlane:
         path.chmod(0o600)
         return path
 
-    def service_account(self, namespace: str, name: str, pod: Object | None = None) -> Path:
-        """Return a kubeconfig with a token of this ServiceAccount; with `pod` bound to it, as kubelet asks for it."""
+    def service_account(self, namespace: str, name: str, bound: Object | None = None) -> Path:
+        """Return a kubeconfig with a token of this ServiceAccount, bound to that object; kubelet's is to a pod."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         spec: Object = {"expirationSeconds": _TOKEN_S}
         file = f"{namespace}-{name}"
-        if pod is not None:
-            metadata = pod["metadata"]
+        if bound is not None:
+            metadata = bound["metadata"]
             spec["boundObjectRef"] = {
                 "apiVersion": "v1",
-                "kind": "Pod",
+                "kind": bound["kind"],
                 "name": metadata["name"],
                 "uid": metadata["uid"],
             }

@@ -61,7 +61,17 @@ class Tenant:
 
 
 def client(tenant: Tenant, where: str | None) -> Api:
-    token = yaml.safe_load(tenant.kubeconfig(where).read_text())["users"][0]["user"]["token"]
+    return _client(tenant, tenant.kubeconfig(where))
+
+
+def client_of_node(tenant: Tenant) -> Api:
+    """Return a client whose token is bound to the Node `here`, and to no pod."""
+    bound = tenant.cluster.api.get(node(tenant.here))
+    return _client(tenant, tenant.cluster.service_account(NAMESPACE, AGENT, bound))
+
+
+def _client(tenant: Tenant, kubeconfig: Path) -> Api:
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
     return Api(tenant.cluster.url, tenant.cluster.authority.certificate, token)
 
 

@@ -18,7 +18,7 @@ from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import BASE, NAMESPACE, documents, node
-from tests.cluster.own_node import POLICIES, Tenant, client
+from tests.cluster.own_node import POLICIES, Tenant, client, client_of_node
 from tests.contract.apiserver import until
 
 TIMEOUT_S = 5.0
@@ -181,6 +181,12 @@ class TestEvictions:
             send(client(tenant, None), one, exactly(one))
         assert tenant.is_there(one)
 
+    def test_a_token_that_is_bound_to_the_node_alone_is_refused(self, tenant: Tenant) -> None:
+        one = tenant.pod(tenant.here)
+        with pytest.raises(Refused, match="the token names no node"):
+            send(client_of_node(tenant), one, exactly(one))
+        assert tenant.is_there(one)
+
     @pytest.mark.parametrize("version", ["policy/v1", "policy/v1beta1"])
     @pytest.mark.parametrize("options", [None, {}, {"preconditions": {}}, {"preconditions": {"uid": ""}}], ids=str)
     def test_a_name_alone_is_refused(self, options: Object | None, version: str, tenant: Tenant, forged: Api) -> None:
@@ -235,6 +241,10 @@ class TestEvictions:
         until(lambda: not refusal(lambda: send(forged, one, exactly(one))), "an eviction on another node")
         with pytest.raises(Refused, match=r"preconditions\.uid is missing"):
             send(forged, another, None)
+        critical = tenant.pod(tenant.elsewhere, priority="system-node-critical")
+        with pytest.raises(Refused, match="the pod is system-critical"):
+            send(forged, critical, exactly(critical))
+        assert tenant.is_there(critical)
 
     def test_system_critical_pods_stay(self, tenant: Tenant, forged: Api) -> None:
         one = tenant.pod(tenant.here, priority="system-node-critical")
@@ -313,7 +323,8 @@ class TestEvents:
         assert event["reportingInstance"] == tenant.here
 
     def test_of_nodes_it_records_on_its_own_alone(self, tenant: Tenant, agent: KubeActions) -> None:
-        for name, said in ((tenant.here, ""), (tenant.elsewhere, f"involvedObject must be no Node but {tenant.here}")):
+        said_of_other = f"involvedObject must be a Pod or Node {tenant.here}"
+        for name, said in ((tenant.here, ""), (tenant.elsewhere, said_of_other)):
             refused = refusal(lambda name=name: record_on_node(agent, name))  # type: ignore[misc]
             assert (said in refused, bool(refused)) == (True, bool(said))
 
@@ -323,6 +334,20 @@ class TestEvents:
         with pytest.raises(KubeDenied, match=f"reportingInstance must be {tenant.elsewhere}"):
             record(other, one)
         other.close()
+
+    @pytest.mark.parametrize("kind", ["Deployment", "Secret", "PersistentVolume", ""])
+    def test_none_is_about_anything_else(self, kind: str, tenant: Tenant, forged: Api) -> None:
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "e", "namespace": tenant.namespace},
+            "involvedObject": {"kind": kind, "name": tenant.here, "namespace": tenant.namespace},
+            "source": {"component": "koordebpf", "host": tenant.here},
+            "reportingComponent": "koordebpf",
+            "reportingInstance": tenant.here,
+        }
+        with pytest.raises(Refused, match=f"involvedObject must be a Pod or Node {tenant.here}"):
+            forged.create(event)
 
     def test_none_is_in_anothers_name(self, tenant: Tenant, forged: Api) -> None:
         event = {
@@ -492,6 +517,38 @@ class TestKatalystTaints:
             self.put(forged, tenant, [], LIST)
         with pytest.raises(Refused, match="only taints that the agent has set itself"):
             self.put(forged, tenant, [], f"{LIST},{FOREIGN_LIST}", "/status")
+
+
+def test_without_the_rights_of_the_component_its_taints_are_refused(tenant: Tenant, forged: Api) -> None:
+    (binding,) = (each for each in documents(KATALYST) if each["kind"] == "ClusterRoleBinding")
+    taints, api = TestKatalystTaints(), tenant.cluster.api
+    taints.put(api, tenant, [FOREIGN, MINE], LIST)
+    api.delete(binding)
+    try:
+        # The API server knows of the right a moment longer.
+        until(lambda: "of taints only" in refusal(lambda: put_another(forged, tenant)), "the end of the right")
+        for left in ([FOREIGN], [MINE], [FOREIGN, {**MINE, "value": "b"}]):
+            with pytest.raises(Refused, match="of taints only"):
+                taints.put(forged, tenant, left, LIST)
+        # AND the mark of koordebpf is put beside them.
+        marks = NodeMarks(open_cluster(tenant.kubeconfig(tenant.here)), tenant.here)
+        assert marks.put("taint", at=datetime.now(UTC), timeout_s=TIMEOUT_S)
+        assert marks.remove(timeout_s=TIMEOUT_S)
+        marks.close()
+        assert taints.now(tenant) == ([FOREIGN, MINE], LIST)
+    finally:
+        api.create(binding)
+    until(lambda: not refusal(lambda: put_another(forged, tenant)), "the right")
+
+
+def put_another(api: Api, tenant: Tenant) -> None:
+    """Ask for one more of Katalyst's taints, as a dry run."""
+    another = {"key": f"{TAINT_PREFIX}Disk", "effect": "NoSchedule"}
+    change = {
+        "metadata": {"annotations": {OWNED: f"{LIST},{another['key']}:NoSchedule"}},
+        "spec": {"taints": [FOREIGN, MINE, another]},
+    }
+    api.call("PATCH", f"/api/v1/nodes/{tenant.here}?dryRun=All", change, MERGE)
 
 
 def test_the_policies_are_right_by_their_types(cluster: ControlPlane) -> None:

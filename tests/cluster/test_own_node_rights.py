@@ -17,7 +17,7 @@ from tests.cluster import cnr, node_metrics, topologies
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import AGENT, node
-from tests.cluster.own_node import Tenant, client
+from tests.cluster.own_node import Tenant, client, client_of_node
 from tests.contract.apiserver import until
 from tests.support.rights import POLICIES, documents, narrowing, policies_in, rights_in, shipped
 
@@ -196,3 +196,8 @@ def test_it_is_good_for_the_own_node_alone(right: str, component: Tenant) -> Non
 @pytest.mark.parametrize("right", NARROWED)
 def test_a_token_that_is_bound_to_no_pod_is_good_for_nothing(right: str, component: Tenant) -> None:
     assert refusing(component, client(component, None), right, component.here) in NARROWED[right]
+
+
+@pytest.mark.parametrize("right", NARROWED)
+def test_one_that_is_bound_to_a_node_and_no_pod_is_good_for_nothing(right: str, component: Tenant) -> None:
+    assert refusing(component, client_of_node(component), right, component.here) in NARROWED[right]

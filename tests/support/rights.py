@@ -26,7 +26,11 @@ _OPERATIONS = {
     "delete": "DELETE",
     "deletecollection": "DELETE",
 }
-_NODE = 'request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([""])[0]'
+# The node of a token that is bound to a pod; one that is bound to a Node names no pod.
+_NODE = (
+    'request.userInfo.?extra[?"authentication.kubernetes.io/pod-name"].hasValue() ? '
+    'request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([""])[0] : ""'
+)
 
 
 class Right(msgspec.Struct, frozen=True, order=True):
