@@ -53,13 +53,12 @@ class Quantity(msgspec.Struct, frozen=True, gc=False):
             if not self.unscaled:
                 return other
         scale = min(self.scale, other.scale)
-        one, two = self.unscaled * 10 ** (self.scale - scale), other.unscaled * 10 ** (other.scale - scale)
-        return Quantity(one + two, scale, self.is_dec or other.is_dec or one + two > MOST_AMOUNT)
+        unscaled = self.unscaled * _ten(self.scale - scale) + other.unscaled * _ten(other.scale - scale)
+        return Quantity(unscaled, scale, self.is_dec or other.is_dec or unscaled > MOST_AMOUNT)
 
-    @property
-    def is_int64(self) -> bool:
-        """Whether 64 bits hold it, so that its value is the number itself."""
-        return self._in_nanos() <= MOST_AMOUNT * 10**-_NANO
+    def is_int64(self, scale: int = 0) -> bool:
+        """Tell whether 64 bits hold it, in units of ten to the power of `scale`: no value of it wraps around."""
+        return self._in_nanos() <= MOST_AMOUNT * _ten(scale - _NANO)
 
     def value(self) -> int:
         """Return Value(): a fraction is rounded up, what 64 bits do not hold wraps around, and a negative one is 0.
@@ -78,11 +77,11 @@ class Quantity(msgspec.Struct, frozen=True, gc=False):
         return self._scaled(-3)
 
     def _in_nanos(self) -> int:
-        return self.unscaled * 10 ** (self.scale - _NANO)
+        return self.unscaled * _ten(self.scale - _NANO)
 
     def _scaled(self, scale: int) -> int:
         power = self.scale - scale
-        exact = self.unscaled * 10**power if power > 0 else -(-self.unscaled // 10**-power)
+        exact = self.unscaled * _ten(power) if power > 0 else -(-self.unscaled // _ten(-power))
         if exact <= MOST_AMOUNT:
             return exact
         # An inf.Dec is multiplied by an int64, and an int64Amount by ten at a time until it overflows, or at once.
@@ -213,7 +212,11 @@ def _nanos(whole: str, fraction: str, power: int, bits: int) -> int:
         is_more = fraction[_MOST_DIGITS:].strip("0")
         fraction = fraction[:_MOST_DIGITS] + ("1" if is_more else "")
     unscaled = int(whole + fraction or "0") << bits
-    return -(-unscaled * 10**9 // 10 ** len(fraction))
+    return -(-unscaled * 10**9 // _ten(len(fraction)))
+
+
+def _ten(power: int) -> int:
+    return int(10**power)
 
 
 def cpu_text(millicpu: int) -> str:

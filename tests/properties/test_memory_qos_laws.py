@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.memory_qos.strategy import WantedOfNode
@@ -15,6 +17,7 @@ from koordebpf.policy.reconcile.values import DesiredState, wanted_values
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured, MemoryQosView
 from koordebpf.state.memory_qos.pods import MemoryPod
+from koordebpf.units import PAGE_BYTES
 from tests.support.values.memory_qos import memory_pod_of, memory_qos
 
 PERCENT = st.integers(0, 100)
@@ -22,7 +25,9 @@ FIELDS = st.fixed_dictionaries({}, optional={
     "enable": st.booleans(), "minLimitPercent": PERCENT, "lowLimitPercent": PERCENT, "throttlingPercent": PERCENT,
     "wmarkRatio": PERCENT, "wmarkScalePermill": st.integers(1, 1000), "wmarkMinAdj": st.integers(-25, 50),
     "priorityEnable": st.integers(0, 1), "priority": st.integers(0, 12), "oomKillGroup": st.integers(0, 1),
-    "pageCacheLimitPercent": PERCENT, "pageCacheLimitSize": st.sampled_from(["1Gi", 0, "x", "9E"]),
+    "pageCacheLimitPercent": PERCENT, "pageCacheLimitSize": st.sampled_from(["1Gi", 0, "x", "9E", "10E", "1Mi"]),
+    "pageCacheEnable": st.booleans(), "pageCacheLimitEnable": st.integers(0, 1),
+    "pageCacheLimitSync": st.integers(0, 1), "pageCacheReclaimSync": st.booleans(),
 })  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=12),
@@ -56,6 +61,7 @@ RULES = st.builds(
     allocatable_bytes=st.none() | st.integers(0, 1 << 45),
     soft_limits=st.booleans(),
     most_priority=st.integers(0, 12),
+    weaker_annotations=st.sampled_from([False, False, True]),
 )
 _ABOVE = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
 
@@ -114,3 +120,34 @@ def test_an_annotation_changes_no_other_pod(pods, rules, own):
         return {(each.path, each.file): each.value for each in others}
 
     assert of_pods(after) == of_pods(before)
+
+
+# What limits a pod for the others' sake, larger values first; a file that is not written holds what the kernel gives.
+def limits_of(pod: MemoryPod, rules: MemoryQosRules) -> dict[tuple[str, str], tuple[float, ...]]:
+    writes, _ = WantedOfNode().of(view_of([pod]), rules)
+    values = {(each.path, each.file): each.value for each in writes}
+    paths = {path for path, _ in values if "/pod" in path}
+    found: dict[tuple[str, str], tuple[float, ...]] = {}
+    for path in paths:
+        high = values.get((path, CgroupFile.MEMORY_HIGH))
+        page_cache = [values.get((path, CgroupFile(f"memory.pagecache_limit.{name}"))) for name in ("size", "sync")]
+        is_on = values.get((path, CgroupFile.MEMORY_PAGECACHE_ENABLE))
+        found |= {
+            (path, "high"): (math.inf if high is None else high // PAGE_BYTES,),
+            (path, "ratio"): (values.get((path, CgroupFile.MEMORY_WMARK_RATIO)) or math.inf,),
+            (path, "scale"): (-(values.get((path, CgroupFile.MEMORY_WMARK_SCALE)) or 0),),
+            (path, "adj"): (-(values.get((path, CgroupFile.MEMORY_WMARK_MIN_ADJ)) or 0),),
+            (path, "group"): (-(values.get((path, CgroupFile.MEMORY_OOM_GROUP)) or 0),),
+            (path, "cache"): (page_cache[0] if is_on and page_cache[0] else math.inf,),
+            (path, "sync"): (-(page_cache[1] or 0) if is_on else 0,),
+        }
+    return found
+
+
+@given(PODS, RULES)
+def test_no_annotation_lifts_a_limit_of_its_class(pods, rules):
+    rules = replace(rules, weaker_annotations=False, soft_limits=False)
+    for pod in pods:
+        own, of_class = limits_of(pod, rules), limits_of(replace(pod, own=None), rules)
+        for place, limit in of_class.items():
+            assert own.get(place, (math.inf,)) <= limit, place

@@ -80,7 +80,7 @@ def test_what_64_bits_hold_at_the_most(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1e30", "9e999", "10E", "1e2000000000", "9223372036854775808", 1e300])
 def test_what_64_bits_do_not_hold_is_no_amount(text: str | float) -> None:
-    assert not parse_amount(text).is_int64
+    assert not parse_amount(text).is_int64()
     assert quantity_bytes(text) == quantity_millicpu(text) == 0
 
 

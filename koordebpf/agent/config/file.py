@@ -264,7 +264,7 @@ def _value(setting: Setting, written: Any, path: str) -> Any:
         if not is_text and (isinstance(written, bool) or not isinstance(written, int)):
             raise ConfigError(path, written, _QUANTITY_RULE)
         amount = parse_amount(written, path)
-        if not amount.is_int64:
+        if not amount.is_int64():
             raise ConfigError(path, written, f"must be {MOST_AMOUNT} or less")
         number = amount.value()
     try:

@@ -5,6 +5,8 @@ Source: koordinator pkg/koordlet/qosmanager/plugins/cgreconcile, calculatePodRes
 
 from __future__ import annotations
 
+import msgspec
+
 from koordebpf.errors import ConfigError
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.strategies.resource_qos import MemoryQOS
@@ -31,6 +33,28 @@ def high_bytes(request_bytes: int, limit_bytes: int, percent: int, least_bytes: 
     """
     found = request_bytes + max(limit_bytes - request_bytes, 0) * percent // 100
     return max(found - found % PAGE_BYTES, least_bytes)
+
+
+class PageCacheLimit(msgspec.Struct, frozen=True, gc=False):
+    """How much page cache a pod may have. `is_sync`: what exceeds it is reclaimed by who reads."""
+
+    n_bytes: int
+    is_sync: bool
+
+
+def page_cache_limit(fields: MemoryQOS, limit_bytes: int, problems: list[str]) -> PageCacheLimit | None:
+    """Return the limit that the fields set; None: none."""
+    size = page_cache_bytes(fields, limit_bytes, problems)
+    if not size or not is_page_cache_on(fields, size):
+        return None
+    return PageCacheLimit(size, bool(fields.pageCacheLimitSync or fields.pageCacheReclaimSync))
+
+
+def is_page_cache_on(fields: MemoryQOS, size: int) -> bool:
+    """Tell whether a limit of this size is on."""
+    if fields.pageCacheEnable is not None:
+        return fields.pageCacheEnable and size > 0
+    return size > 0 if fields.pageCacheLimitEnable is None else bool(fields.pageCacheLimitEnable) and size > 0
 
 
 def page_cache_bytes(fields: MemoryQOS, limit_bytes: int, problems: list[str]) -> int | None:

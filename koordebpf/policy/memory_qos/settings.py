@@ -15,7 +15,11 @@ class MemoryQosSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
                    file deprecated.
     `most_priority`  a pod's annotation may not ask for more memory.priority (Anolis) than this, or its class has. Why
                    0: the kernel kills pods of lower priority in place of those that asked for more; koordlet takes 12.
+    `weaker_annotations`  a pod's annotation may limit it less than its class does, with policy none not at all, and
+                   protect more of its batch and mid memory. Why off: the limits of a class are there for other pods;
+                   koordlet takes any value.
     """
 
     soft_limits: bool = False
     most_priority: Annotated[int, msgspec.Meta(ge=0, le=12)] = 0
+    weaker_annotations: bool = False

@@ -40,6 +40,7 @@ def memory_qos_rules(view: MemoryQosView, settings: MemoryQosSettings) -> Memory
         allocatable_bytes=view.allocatable_bytes,
         soft_limits=settings.soft_limits,
         most_priority=settings.most_priority,
+        weaker_annotations=settings.weaker_annotations,
     )
 
 

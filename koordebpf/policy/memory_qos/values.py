@@ -18,7 +18,7 @@ class MemoryQosRules(msgspec.Struct, frozen=True):
     `qos`                resourceQOSStrategy of the NodeSLO in force; None: there is no NodeSLO.
     `files`              that a pod's directory has on this kernel.
     `allocatable_bytes`  memory of the Node; None: not known.
-    `soft_limits`, `most_priority`  as MemoryQosSettings has them.
+    `soft_limits`, `most_priority`, `weaker_annotations`  as MemoryQosSettings has them.
     """
 
     qos: ResourceQOSStrategy | None = None
@@ -26,6 +26,7 @@ class MemoryQosRules(msgspec.Struct, frozen=True):
     allocatable_bytes: int | None = None
     soft_limits: bool = False
     most_priority: int = 0
+    weaker_annotations: bool = False
 
 
 class PodQos(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.hooks.writes import HookWrite
-from koordebpf.policy.memory_qos.amounts import high_bytes, page_cache_bytes, protected_bytes
+from koordebpf.policy.memory_qos.amounts import high_bytes, is_page_cache_on, page_cache_bytes, protected_bytes
 from koordebpf.policy.memory_qos.fields import class_fields, pod_fields
 from koordebpf.policy.memory_qos.values import GATE, MemoryQosRules, PodQos
 from koordebpf.policy.reconcile.values import CgroupWrite
@@ -150,11 +150,8 @@ def _add_page_cache(level: _Level, fields: MemoryQOS, limit_bytes: int, problems
     size = page_cache_bytes(fields, limit_bytes, problems)
     if size is None:
         return
-    is_on = fields.pageCacheEnable
-    if is_on is None:
-        is_on = size > 0 if fields.pageCacheLimitEnable is None else bool(fields.pageCacheLimitEnable)
     field = "pageCacheLimitPercent" if fields.pageCacheLimitSize is None else "pageCacheLimitSize"
-    level.add(CgroupFile.MEMORY_PAGECACHE_ENABLE, int(is_on and size > 0), field)
+    level.add(CgroupFile.MEMORY_PAGECACHE_ENABLE, int(is_page_cache_on(fields, size)), field)
     level.add(CgroupFile.MEMORY_PAGECACHE_SIZE, size, field)
     if size > 0:
         is_sync = fields.pageCacheLimitSync or fields.pageCacheReclaimSync

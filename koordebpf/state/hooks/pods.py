@@ -113,7 +113,7 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
             problems.append(f"{error}; the container's limits are left alone")
             native, is_known = (0, 0, 0), False
         containers.append(HookContainer(each.name, ids.get(each.name), kind, batch.get(each.name), *native, is_known))
-    if batch and not all(_is_held(pod, its, resource) for resource in (BATCH_CPU, NATIVE_CPU)):
+    if batch and not (_is_held(pod, its, BATCH_CPU) and _is_held(pod, its, NATIVE_CPU, -3)):
         containers = [_requesting_nothing(each) for each in containers]
     return HookPod(
         uid=pod.uid,
@@ -167,9 +167,9 @@ def _requesting_nothing(container: HookContainer) -> HookContainer:
 
 
 # Whether 64 bits hold what the pod requests. What cannot be read is named where it counts.
-def _is_held(pod: Pod, its: EffectiveContainers, resource: str) -> bool:
+def _is_held(pod: Pod, its: EffectiveContainers, resource: str, scale: int = 0) -> bool:
     try:
-        return scheduled_request(pod, its, resource).is_int64
+        return scheduled_request(pod, its, resource).is_int64(scale)
     except ConfigError:
         return True
 

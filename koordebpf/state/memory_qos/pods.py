@@ -13,7 +13,7 @@ from koordebpf.slo.pods.memory_qos import PodMemoryQOS, pod_memory_qos
 from koordebpf.slo.pods.qos import koord_qos_or_default
 from koordebpf.state.pods.effective import RESIZABLE, EffectiveContainers, granted, nothing_granted
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.pods.requests import scheduled_request
+from koordebpf.state.pods.requests import NATIVE_MEMORY, scheduled_request
 
 # The part of resourceQOSStrategy that is a pod's, by koordinator.sh/qosClass or what stands for it.
 CLASSES: Final = {
@@ -45,6 +45,7 @@ class MemoryPod(msgspec.Struct, frozen=True, gc=False):
     `request_bytes`  of the whole pod, as far as it is granted, at least what its containers request together; of the
                      memory that its band of priority asks for: native, batch or mid.
     `limit_bytes`    of its containers together; 0: one of them has none.
+    `is_overcommitted`  what it requests, others have requested and do not use: batch and mid memory.
     `problems`       sentences on what of it cannot be read.
     """
 
@@ -57,6 +58,7 @@ class MemoryPod(msgspec.Struct, frozen=True, gc=False):
     containers: tuple[MemoryContainer, ...]
     own: PodMemoryQOS | None = None
     problems: tuple[str, ...] = ()
+    is_overcommitted: bool = False
 
     @property
     def is_limit_known(self) -> bool:
@@ -88,7 +90,7 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         amounts = [_amounts(each, terms.memory_resource) for each in its.every]
         requested = scheduled_request(facts.pod, its, terms.memory_resource)
         request_bytes = min(requested.value(), _MOST_BYTES)
-        if not requested.is_int64:
+        if not requested.is_int64():
             amounts = [(0, limit) for _, limit in amounts]
     except ConfigError as error:
         problems.append(f"{error}; it requests nothing")
@@ -114,6 +116,7 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         containers=tuple(containers),
         own=own,
         problems=tuple(problems),
+        is_overcommitted=terms.memory_resource != NATIVE_MEMORY,
     )
 
 

@@ -201,13 +201,80 @@ class TestAnnotation:
         pod = memory_pod_of("LS", {"a": memory("1Gi", "2Gi")}, own)
         return pod_writes(pod, directory_of(pod), rules).problems
 
-    def test_with_none_a_pod_is_left_alone_whatever_else_it_says(self):
-        assert self.found({"policy": "none", "minLimitPercent": 100}) == {}
+    def test_with_none_a_pod_keeps_the_limits_of_its_class_alone(self):
+        reclaim, high = {"memory.wmark_ratio": 95, "memory.wmark_scale_factor": 20}, GIB + GIB * 80 // 100
+        assert self.found({"policy": "none", "minLimitPercent": 100}) == {
+            "": reclaim, "a": reclaim | {HIGH: high - high % PAGE_BYTES},
+        }  # fmt: skip
+        assert self.problems({"policy": "none", "minLimitPercent": 100}) == ()
+        assert self.found({"policy": "none"}, rules_of(ANOLIS)) == {}
+        assert self.found({"policy": "none"}, replace(self.RULES, weaker_annotations=True)) == {}
 
     def test_auto_is_the_recommended_value_of_the_class_in_place_of_the_nodes(self):
-        level = self.found({"policy": "auto"})[""]
+        found = self.found({"policy": "auto"})
+        level = found[""]
         assert (level[MIN], level["memory.wmark_ratio"], level["memory.wmark_min_adj"]) == (0, 95, -25)
-        assert self.found({"policy": "auto"}, rules_of(ANOLIS))[""] == level
+        assert found["a"][HIGH] == self.found({})["a"][HIGH]
+        assert self.found({"policy": "auto"}, replace(self.RULES, weaker_annotations=True))["a"][HIGH] is None
+        # Where the class is not enabled, nothing gives the pod more than the kernel does.
+        assert self.found({"policy": "auto"}, rules_of(ANOLIS))[""] == {
+            file: value for file, value in level.items() if file != "memory.wmark_min_adj"
+        }
+
+    BE: ClassVar = {
+        "lowLimitPercent": 30, "throttlingPercent": 50, "wmarkRatio": 90, "wmarkScalePermill": 20, "wmarkMinAdj": 50,
+        "oomKillGroup": 1, "pageCacheLimitSize": "1Gi", "pageCacheLimitSync": 1,
+    }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("own", "rule"),
+        [
+            ({"throttlingPercent": 0}, "throttlingPercent: 0: must be 1 to 50, as its class has"),
+            ({"throttlingPercent": 51}, "throttlingPercent: 51: must be 1 to 50, as its class has"),
+            ({"wmarkRatio": 0}, "wmarkRatio: 0: must be 1 to 90, as its class has"),
+            ({"wmarkScalePermill": 19}, "wmarkScalePermill: 19: must be at least 20, as its class has"),
+            ({"wmarkMinAdj": -25}, "wmarkMinAdj: -25: must be at least 50, as its class has"),
+            ({"oomKillGroup": 0}, "oomKillGroup: 0: must be at least 1, as its class has"),
+            ({"minLimitPercent": 1}, "minLimitPercent: 1: must be at most 0, as its class has: the pod"),
+            ({"lowLimitPercent": 100}, "lowLimitPercent: 100: must be at most 30, as its class has"),
+            ({"pageCacheEnable": False}, "must limit the page cache as its class does, or more"),
+            ({"pageCacheLimitSize": 0}, "must limit the page cache as its class does, or more"),
+            ({"pageCacheLimitSize": "1025Mi"}, "must limit the page cache as its class does, or more"),
+            ({"pageCacheLimitSize": "512Mi", "pageCacheLimitSync": 0}, "must limit the page cache as its class does"),
+            ({"pageCacheLimitSize": "much"}, "pageCacheLimitSize: 'much': must be a Kubernetes quantity"),
+            ({"policy": "none"}, ""),
+            ({"policy": "auto"}, ""),
+        ],
+    )  # fmt: skip
+    def test_no_limit_of_a_class_is_lifted(self, own, rule):
+        rules = rules_of(ANOLIS, be=self.BE)
+        pod, plain = (memory_pod_of("BE", {"a": memory("1Gi", "2Gi", BATCH)}, each) for each in (own, None))
+        found, of_class = of_pod(pod, rules), of_pod(plain, rules)
+        lifted = of_pod(pod, replace(rules, weaker_annotations=True))
+        without = ("memory.min", "memory.low", "memory.priority", "memory.use_priority_oom")
+        for level, values in of_class.items():
+            for file in values.keys() - set(without):
+                assert found[level][file] == values[file], (level, file)
+        assert found[""].get(LOW, 0) <= of_class[""][LOW]
+        assert lifted != found
+        problems = pod_writes(pod, directory_of(pod), rules).problems
+        assert any(rule in each for each in problems) if rule else problems == ()
+
+    @pytest.mark.parametrize(
+        ("own", "file", "value"),
+        [
+            ({"throttlingPercent": 10}, HIGH, GIB + GIB * 10 // 100 // PAGE_BYTES * PAGE_BYTES),
+            ({"wmarkRatio": 50}, "memory.wmark_ratio", 50),
+            ({"wmarkScalePermill": 100}, "memory.wmark_scale_factor", 100),
+            ({"lowLimitPercent": 0}, LOW, 0),
+        ],
+    )
+    def test_a_pod_may_limit_itself_more(self, own, file, value):
+        pod = memory_pod_of("BE", {"a": memory("1Gi", "2Gi", BATCH)}, own)
+        assert of_pod(pod, rules_of(ANOLIS, be=self.BE))["a"][file] == value
+        assert pod_writes(pod, directory_of(pod), rules_of(ANOLIS, be=self.BE)).problems == ()
+        smaller = memory_pod_of("BE", {"a": memory("1Gi", "2Gi", BATCH)}, {"pageCacheLimitSize": "512Mi"})
+        assert of_pod(smaller, rules_of(ANOLIS, be=self.BE))[""]["memory.pagecache_limit.size"] == GIB // 2
 
     @pytest.mark.parametrize("policy", [{}, {"policy": ""}, {"policy": "default"}])
     def test_single_fields_replace_those_of_the_class(self, policy):
@@ -325,5 +392,5 @@ class TestWantedOfNode:
 
     def test_the_rules_are_the_nodes_and_the_operators(self):
         measured = MemoryQosMeasured(files=("memory.min", "memory.unknown"), qos=memory_qos(ls=LS))
-        rules = memory_qos_rules(MemoryQosView(measured, (), GIB), MemoryQosSettings(soft_limits=True, most_priority=3))
-        assert rules == MemoryQosRules(measured.qos, frozenset({CgroupFile.MEMORY_MIN}), GIB, True, 3)
+        rules = memory_qos_rules(MemoryQosView(measured, (), GIB), MemoryQosSettings(True, 3, True))
+        assert rules == MemoryQosRules(measured.qos, frozenset({CgroupFile.MEMORY_MIN}), GIB, True, 3, True)
