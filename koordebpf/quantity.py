@@ -25,6 +25,7 @@ MOST_AMOUNT: Final = 2**63 - 1
 _NANO: Final = -9  # the power of ten that Go rounds up to
 _INT64_DIGITS: Final = 18
 _MOST_DIGITS: Final = 100  # 10^64 is a multiple of 2^64: digits before the last 64 do not change what wraps around
+_MOST_SHOWN: Final = 80
 _RULE = "must be a Kubernetes quantity such as 500m, 2Gi or 1e9"
 _DECIMAL: Final = ("m", "", "k", "M", "G", "T", "P", "E")
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -110,7 +111,7 @@ def parse_amount(value: str | int | float, path: str = "quantity") -> Quantity:
     """
     found = _read(value, path)
     if found.unscaled < 0:
-        raise ConfigError(path, value, "must not be negative")
+        raise ConfigError(path, _shown(value), "must not be negative")
     return found
 
 
@@ -154,8 +155,12 @@ def _read(value: str | int | float, path: str) -> Quantity:
         raise ConfigError(path, value, _RULE)
     found = _parsed(value if isinstance(value, str) else repr(value))
     if found is None:
-        raise ConfigError(path, value, _RULE)
+        raise ConfigError(path, _shown(value), _RULE)
     return found
+
+
+def _shown(value: str | int | float) -> str | int | float:
+    return value[:_MOST_SHOWN] if isinstance(value, str) else value
 
 
 # ParseQuantity. An int64Amount has few digits and no part of a nano; an inf.Dec is rounded up to nanos.

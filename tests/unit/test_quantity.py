@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import time
 from decimal import Decimal
 
@@ -89,14 +88,16 @@ def test_what_neither_kind_of_number_holds_wraps_around_as_in_go() -> None:
 
 
 ZEROS, ONES = "0" * 10**6, "1" * 10**6
-LONG = [f"{ZEROS}x", f"0.{ZEROS}1", ONES, f"{ONES}e-500000", f"1.{ONES}Ki", f"1e{ZEROS}3", "1e-99999999"]
+LONG = [f"{ZEROS}x", f"-{ONES}", f"0.{ZEROS}1", ONES, f"{ONES}e-500000", f"1.{ONES}Ki", f"1e{ZEROS}3", "1e-99999999"]
 
 
 @pytest.mark.parametrize("text", LONG, ids=[text[:4] + text[-4:] for text in LONG])
 def test_a_text_as_long_as_an_object_takes_no_longer_than_it_takes_to_read(text: str) -> None:
     started_s = time.process_time()
-    with contextlib.suppress(ConfigError):
+    try:
         quantity_bytes(text)
+    except ConfigError as error:
+        assert len(str(error)) < 200
     assert time.process_time() - started_s < 2
 
 

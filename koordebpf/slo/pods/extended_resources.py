@@ -83,5 +83,5 @@ def _amount(written: Quantities, name: str, most: int, path: str) -> int:
         return 0
     amount = quantity_bytes(written[name], f"{path}.{name}")
     if amount > most:
-        raise ConfigError(f"{path}.{name}", written[name], f"must be at most {most}")
+        raise ConfigError(f"{path}.{name}", str(written[name])[:80], f"must be at most {most}")
     return amount
