@@ -99,6 +99,7 @@ class Katalyst:
     @property
     def facts(self) -> KatalystFacts:
         """What became of conditions, and of plugins that ask to be registered."""
-        return KatalystFacts(
-            self._effects.problems, sockets=self._outside.problems if self._outside is not None else {}
-        )
+        problems, outside = self._effects.problems, self._outside
+        if outside is None:
+            return KatalystFacts(problems)
+        return KatalystFacts(problems, outside.validations, outside.problems)

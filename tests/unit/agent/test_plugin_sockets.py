@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from koordebpf.agent.katalyst.manager import Katalyst
 from koordebpf.agent.katalyst.sockets import PluginSockets
+from koordebpf.slo.katalyst.access import Validation
+from koordebpf.state.katalyst.facts import KatalystFacts
 
 if TYPE_CHECKING:
     from koordebpf.agent.katalyst.plugins import EvictionPlugins
     from koordebpf.policy.katalyst.state import RemoteCall
 
 CALL = cast("RemoteCall", "a call")
+JUDGED = Validation("p", False, "no_permission", "someone")
 
 
 class Plugins:
@@ -20,6 +24,7 @@ class Plugins:
 
     def __init__(self) -> None:
         self.problems = {"p.sock": "no answer"}
+        self.validations = {JUDGED: 2}
         self.calls: list[Any] = []
 
     def is_due(self) -> bool:
@@ -50,3 +55,18 @@ def test_they_are_called_from_the_first_socket_on(tmp_path: Path) -> None:
     assert (len(opened), sockets.is_due(), sockets.problems) == (1, True, {"p.sock": "no answer"})
     sockets.call(CALL)
     assert opened[0].calls == [CALL]
+
+
+def test_how_plugins_were_judged_is_reported(tmp_path: Path) -> None:
+    class Effects:
+        problems: ClassVar[dict[str, None]] = {"taint": None}
+
+    sockets = PluginSockets(tmp_path, lambda: cast("EvictionPlugins", Plugins()))
+    manager, none = (
+        Katalyst(cast("Any", None), cast("Any", None), cast("Any", Effects()), each) for each in (sockets, None)
+    )
+    assert manager.facts == none.facts == KatalystFacts({"taint": None})
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "p.sock"))
+        sockets.take()
+    assert manager.facts == KatalystFacts({"taint": None}, {JUDGED: 2}, {"p.sock": "no answer"})
