@@ -30,9 +30,9 @@ def test_the_shares_are_the_whole_cap() -> None:
 
 def test_the_cap_holds_after_each_round_with_what_is_written_to_now(tmp_path: Path) -> None:
     chance, encoder = random.Random(7), RoundEncoder()
-    cap = 2 * MIB
+    cap = MIB
     with RingFolder(tmp_path, RUN, cap) as ring:
-        for second in range(600):
+        for second in range(300):
             made = encoded(second, encoder, pods=110, seed=second)
             for pace in chance.sample(list(RULES), 2):
                 ring.add(pace, made, b"", [])
