@@ -92,13 +92,11 @@ class Quantity(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_quantity(value: str | int | float, path: str = "quantity") -> Decimal:
-    """Return a quantity as an exact number; `path` names where it stood.
-
-    One of which Value() is 0 because it is too large may be a smaller one that is none the less too large.
+    """Return a quantity as a number, up to 10^100 an exact one; `path` names where it stood.
 
     Raises:  ConfigError: it is no quantity.
-    >>> parse_quantity("1.5Gi"), parse_quantity("64E+0006")
-    (Decimal('1610612736'), Decimal('6.4E+7'))
+    >>> parse_quantity("500m"), parse_quantity("64E+0006")
+    (Decimal('0.500'), Decimal('6.4E+7'))
     """
     found = _read(value, path)
     return Decimal(f"{found.unscaled}E{found.scale}")

@@ -216,8 +216,10 @@ class TestPod:
         assert self.pod(cpu="lots").request == Amounts()
 
     def test_one_that_requests_more_than_there_can_be_is_cut(self):
-        assert self.pod(cpu="9P").request == Amounts(2**62, GIB)
-        assert self.pod(cpu="1e300").request == Amounts(100, GIB)  # the scheduler counts 0; another container has 100m
+        assert self.pod(cpu="9e15").request == Amounts(2**62, GIB)
+
+    def test_of_one_that_64_bits_do_not_hold_what_the_scheduler_counts_is_left(self):
+        assert self.pod(cpu="1e300").request == Amounts(100, GIB)
 
     def test_when_it_was_created(self):
         assert self.pod(creationTimestamp="2026-03-05T09:23:41Z").created_s == NOW_S
