@@ -6,6 +6,7 @@ time-out (a leader whose request hangs keeps leading), it judges by the wall clo
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import threading
@@ -17,6 +18,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeError, KubeGone
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.lease import Lease, LeaseClient, LeaseSpec, micro_time
 from koordebpf.units import NS_PER_S
 
@@ -55,7 +57,8 @@ class Election:
         self._lease: Lease | None = None  # the version last seen …
         self._seen_ns = 0  # … and when it was first
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="election", daemon=True)
+        self._supervisor = Supervisor("election")
+        self._thread = self._supervisor.thread(self._run, again=True)
 
     def start(self) -> None:
         """Stand for election."""
@@ -77,20 +80,21 @@ class Election:
             try:
                 self._try()
                 self.problem = ""
+                self._supervisor.worked()
             except KubeError as error:
                 self.problem = f"lease: {error}"
                 if isinstance(error, KubeConflict | KubeGone):
                     self._lease = None  # another was faster: read what it wrote
                 elif isinstance(error, KubeBusy):
                     wait_s = max(wait_s, min(error.retry_after_s or 0.0, self._terms.renew_s))
-            except Exception:
-                log.exception("the election failed")
+            except Exception as error:
+                self._supervisor.failed(error)
                 self.problem = "lease: internal error, see the log"
             if self.is_leader() != self._was_leader:
                 self._was_leader = not self._was_leader
-                self._tell(self._was_leader)
+                self._supervisor.call(functools.partial(self._tell, self._was_leader))
             self._stop.wait(wait_s)
-        self._release()
+        self._supervisor.call(self._release)
 
     def _tell(self, leads: bool) -> None:
         log.info("%s %s", self.identity, "leads" if leads else f"leads no more: {self.problem or self.holder}")

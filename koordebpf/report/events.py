@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import threading
 from datetime import UTC, datetime
 from queue import Full, Queue
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 from koordebpf.clock import Clock
 from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.events import About, EventType
 from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.policy.memory import OutcomeArrived
@@ -90,7 +91,8 @@ class EventPoster:
         self.posted = 0
         self.dropped = 0
         self._is_closing = False
-        self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+        supervisor = Supervisor("events")
+        self._thread = supervisor.thread(functools.partial(self._work, supervisor), again=True)
         self._thread.start()
 
     def post(self, event: PodEvent, wall_s: float) -> None:
@@ -123,30 +125,30 @@ class EventPoster:
             if not have_ended([self._thread], self._close_s):
                 _log.warning("the API server has not answered: the last Events are left out")
 
-    def _work(self) -> None:
+    def _work(self, supervisor: Supervisor) -> None:
         while not self._is_closing and (entry := self._queue.get()) is not None:
-            event, at = entry
-            try:
-                self._api.create_event(
-                    event.namespace,
-                    event.name,
-                    event.uid,
-                    reason=event.reason,
-                    message=event.message,
-                    at=at,
-                    timeout_s=_TIMEOUT_S,
-                    kind=event.kind,
-                    action=event.action,
-                    about=event.about,
-                )
-            except KubeError as error:
+            if not supervisor.call(functools.partial(self._create, *entry)):
                 self.dropped += 1
-                _log.warning("event %s on %s/%s was not recorded: %s", event.reason, event.namespace, event.name, error)
-            except Exception:  # a dead thread would record none of the later ones
-                self.dropped += 1
-                _log.exception("event %s on %s/%s was not recorded", event.reason, event.namespace, event.name)
-            else:
-                self.posted += 1
+
+    def _create(self, event: PodEvent, at: datetime) -> None:
+        try:
+            self._api.create_event(
+                event.namespace,
+                event.name,
+                event.uid,
+                reason=event.reason,
+                message=event.message,
+                at=at,
+                timeout_s=_TIMEOUT_S,
+                kind=event.kind,
+                action=event.action,
+                about=event.about,
+            )
+        except KubeError as error:
+            self.dropped += 1
+            _log.warning("event %s on %s/%s was not recorded: %s", event.reason, event.namespace, event.name, error)
+        else:
+            self.posted += 1
 
 
 class EventSink:

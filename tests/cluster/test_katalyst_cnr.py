@@ -20,7 +20,7 @@ from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.cnr_taints import MANAGER, OWNED, CnrTaints
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.api import ApiSource
+from koordebpf.kube.sources.api import ApiSource, Wanted
 from koordebpf.policy.katalyst.clocks import LastMet
 from koordebpf.policy.katalyst.manager import KatalystDecision
 from koordebpf.policy.katalyst.settings import KatalystSettings
@@ -304,7 +304,7 @@ def test_the_agent_reads_it_with_the_rights_of_the_component(
     where = cluster.api.create(node(one["metadata"]["name"]))
     cluster.api.patch(one, {"status": STATUS}, "status")
     pace = Pace(first_s=0.05, cap_s=0.2, slow_s=0.2)
-    source = ApiSource(open_cluster(agent_kubeconfig), one["metadata"]["name"], pace, with_cnr=True)
+    source = ApiSource(open_cluster(agent_kubeconfig), one["metadata"]["name"], pace, Wanted(with_cnr=True))
     known = Known()
 
     def read() -> Cnr | None:

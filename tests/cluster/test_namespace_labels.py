@@ -13,7 +13,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.frame import frame_of
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.api import ApiSource
+from koordebpf.kube.sources.api import ApiSource, Wanted
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan
@@ -41,7 +41,7 @@ def opened(cluster: ControlPlane, node_name: str, namespace: str) -> Iterator[Op
     def open_source(kubeconfig: Path) -> ApiSource:
         labels = asked_labels(SETTINGS.exemptions)
         pace = Pace(first_s=0.1, cap_s=1.0, slow_s=0.2)
-        sources.append(ApiSource(open_cluster(kubeconfig), node_name, pace, namespace_labels=labels))
+        sources.append(ApiSource(open_cluster(kubeconfig), node_name, pace, Wanted(namespace_labels=labels)))
         sources[-1].start(lambda: None)
         state = sources[-1].state
         until(lambda: state().synced_at_ns and state().pods and state().nodeslo, "first sight")

@@ -24,7 +24,7 @@ from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.clients.taints import NodeMarks
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource
+from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource, Wanted
 from tests.cluster.accounts import resource_of
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
@@ -203,7 +203,8 @@ def look_as_agent(account: Account, node_name: str, wanted: set[Pair]) -> None:
     """Read what an agent reads, until the audit log has it: a watch that was taken is, when it ends."""
     for hold_s in (0.5, 2, 8):
         pace, labels = Pace(first_s=0.05, cap_s=0.2), frozenset({"tier"})
-        source = ApiSource(open_cluster(account.kubeconfig), node_name, pace, namespace_labels=labels, with_cnr=True)
+        asked = Wanted(namespace_labels=labels, with_cnr=True)
+        source = ApiSource(open_cluster(account.kubeconfig), node_name, pace, asked)
         try:
             source.start(lambda: None)
             account.waits_for({pair for pair in wanted if pair[1] == "list"}, 30)

@@ -11,7 +11,7 @@ import pytest
 import tests.support.values.profiles  # noqa: F401
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.api import ApiSource
+from koordebpf.kube.sources.api import ApiSource, Wanted
 from tests.contract.apiserver import Cluster, Server
 from tests.contract.sources import PACE, Open
 
@@ -49,7 +49,7 @@ def open_source(kubeconfig: Path) -> Iterator[Open]:
     opened: list[ApiSource] = []
 
     def _open(pace: Pace = PACE, wake: Callable[[], None] = lambda: None, **more: Any) -> ApiSource:
-        source = ApiSource(open_cluster(kubeconfig), "n1", pace, **more)
+        source = ApiSource(open_cluster(kubeconfig), "n1", pace, Wanted(**more))
         opened.append(source)
         source.start(wake)
         return source

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.api import ApiSource
+from koordebpf.kube.sources.api import ApiSource, Wanted
 from tests.contract.apiserver import Cluster, Exchange, Request, gives, listing, pod, status, until
 from tests.contract.sources import PACE, Open
 
@@ -171,7 +171,8 @@ class TestWhatIsAskedFor:
 
     def test_nothing_for_pods_that_cannot_be_evicted(self, kubeconfig: Path, cluster: Cluster) -> None:
         cluster.pods.items = [pod_in("be", "a", 10)]
-        source = ApiSource(open_cluster(kubeconfig), "n1", PACE, may_be_evicted=lambda pod: "koord" in str(pod))
+        wanted = Wanted(may_be_evicted=lambda pod: "koord" in str(pod))
+        source = ApiSource(open_cluster(kubeconfig), "n1", PACE, wanted)
         source.start(lambda: None)
         try:
             until(lambda: known(source) == [] or source.state().topology or cluster.topologies.seen_watches, "the rest")

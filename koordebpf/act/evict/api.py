@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import threading
@@ -13,6 +14,7 @@ import msgspec
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.http.backoff import jittered
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
@@ -95,10 +97,8 @@ class RequestExecutor(Actuator):
         self._in_flight: set[str] = set()
         self._busy: dict[str, tuple[int, int]] = {}  # uid → refusals in a row, retry_at_ns
         self._closing = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"evictor-{n}", daemon=True)
-            for n in range(0 if self.is_dry_run else self._limits.workers)
-        ]
+        supervisors = [Supervisor(f"evictor-{n}") for n in range(0 if self.is_dry_run else self._limits.workers)]
+        self._threads = [each.thread(functools.partial(self._work, each), again=True) for each in supervisors]
         for thread in self._threads:
             thread.start()
 
@@ -151,19 +151,34 @@ class RequestExecutor(Actuator):
                 self._changed.wait(wait_ns / NS_PER_S)
         return None
 
-    def _work(self) -> None:
+    def _work(self, supervisor: Supervisor) -> None:
         while (task := self._next()) is not None:
-            self._do(task)
+            supervisor.call(functools.partial(self._do, task))
 
+    # Whatever happens, the pod has an outcome and may be chosen again.
     def _do(self, task: _Task) -> None:
-        if (outcome := self._send(task)) is None:
+        try:
+            outcome = self._send(task)
+        except Exception as error:
+            self._end(self._failed(task, f"{type(error).__name__}: {error}"))
+            raise
+        if outcome is None:
             wait_s = jittered(self._limits.unknown_wait_s * 2 ** (task.tries - 1))
             with self._changed:
                 self._push(time.monotonic_ns() + int(wait_s * NS_PER_S), task)
-            return
+        else:
+            self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
         with self._changed:
             self._in_flight.discard(outcome.uid)
         self._outcomes.put(outcome)
+
+    def _failed(self, task: _Task, detail: str) -> Outcome:
+        retry_at_ns = self._note_busy(task.victim.candidate.uid, None)
+        return self._outcome(
+            task.victim, task.decided_ns, Result.FAILED, detail, sent_ns=task.sent_ns, retry_at_ns=retry_at_ns
+        )
 
     # None: the outcome is unknown and the same request is sent again later.
     def _send(self, task: _Task) -> Outcome | None:
@@ -188,11 +203,7 @@ class RequestExecutor(Actuator):
         except KubeError as error:
             if error.retry and task.tries < self._limits.unknown_tries:
                 return None
-            retry_at_ns = self._note_busy(pod.uid, None)
-            result, detail = Result.FAILED, f"{error} (tried {task.tries} times)"
-        except Exception as error:  # a dead worker would leave every later eviction unsent
-            retry_at_ns = self._note_busy(pod.uid, None)
-            result, detail = Result.FAILED, f"{type(error).__name__}: {error}"
+            return self._failed(task, f"{error} (tried {task.tries} times)")
         else:
             result, detail = Result.DONE, "the API server has started its deletion"
             if (grace_s := task.victim.grace_s) is not None:

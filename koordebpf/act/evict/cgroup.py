@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -14,6 +14,7 @@ from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillTarget, raise_thread_priority
 from koordebpf.kernel.cgroup.lifted import CpuLimit, lift, limits_of, restore_limits
 from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
@@ -50,10 +51,8 @@ class CgroupExecutor(Actuator):
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._unfinished: dict[str, str] = {}  # uid → namespace/name
         # Started now: under pressure a new thread's stack is one more allocation that may stall.
-        self._threads = [
-            threading.Thread(target=self._reap, name=f"reaper-{n}", daemon=True)
-            for n in range(0 if self.is_dry_run else _REAPERS)
-        ]
+        supervisors = [Supervisor(f"reaper-{n}") for n in range(0 if self.is_dry_run else _REAPERS)]
+        self._threads = [each.thread(functools.partial(self._reap, each), again=True) for each in supervisors]
         for thread in self._threads:
             thread.start()
 
@@ -85,31 +84,42 @@ class CgroupExecutor(Actuator):
         self._work.put((victim, decided_ns, kill, limits))
         return self._outcome(victim, decided_ns, Result.SENT, "every process has its signal", sent_ns=kill.signalled_ns)
 
-    def _reap(self) -> None:
+    def _reap(self, supervisor: Supervisor) -> None:
         if (problem := raise_thread_priority()) is not None:
             _log.warning("memory of victims comes back more slowly: %s", problem)
         while (work := self._work.get()) is not None:
-            victim, decided_ns, kill, limits = work
-            try:
-                with kill:
-                    report = kill.finish(deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
-                result, detail = how_it_ended(report, kill.target)
-            except Exception as error:  # a dead reaper would leave every later victim unthawed and unanswered
-                outcome = self._outcome(victim, decided_ns, Result.FAILED, _said(error), sent_ns=kill.signalled_ns)
-            else:
-                # Where no process was found no signal was sent: such a kill is not in the budget.
-                found = report.killed_tasks or report.left_tasks or report.unseen_tasks or result is Result.DONE
-                outcome = self._outcome(
-                    victim,
-                    decided_ns,
-                    result,
-                    detail,
-                    sent_ns=kill.signalled_ns if found else None,
-                    killed_tasks=report.killed_tasks,
-                )
+            supervisor.call(functools.partial(self._finish, *work))
+
+    # Whatever happens, limits are restored and the victim has an outcome.
+    def _finish(self, victim: Victim, decided_ns: int, kill: Kill, limits: tuple[CpuLimit, ...]) -> None:
+        unexpected: Exception | None = None
+        try:
+            outcome = self._finished(victim, decided_ns, kill)
+        except Exception as error:
+            outcome = self._outcome(victim, decided_ns, Result.FAILED, _said(error), sent_ns=kill.signalled_ns)
+            unexpected = None if isinstance(error, ActuationError | OSError) else error
+        try:
             _restored(kill.target, limits)
+        finally:
             self._unfinished.pop(victim.candidate.uid, None)
             self._outcomes.put(outcome)
+        if unexpected is not None:
+            raise unexpected
+
+    def _finished(self, victim: Victim, decided_ns: int, kill: Kill) -> Outcome:
+        with kill:
+            report = kill.finish(deadline_ns=time.monotonic_ns() + KILL_DEADLINE_NS)
+        result, detail = how_it_ended(report, kill.target)
+        # Where no process was found no signal was sent: such a kill is not in the budget.
+        found = report.killed_tasks or report.left_tasks or report.unseen_tasks or result is Result.DONE
+        return self._outcome(
+            victim,
+            decided_ns,
+            result,
+            detail,
+            sent_ns=kill.signalled_ns if found else None,
+            killed_tasks=report.killed_tasks,
+        )
 
 
 # Lifted first: who runs frees its memory by itself. What cannot be lifted slows the end and nothing else.

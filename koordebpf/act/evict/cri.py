@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.errors import KubeError
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.cri import PodContainers, RunningContainer, StopResult
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
@@ -95,9 +97,10 @@ class CriExecutor(Actuator):
         self._in_flight: dict[str, str] = {}  # uid → namespace/name
         self._is_reached = True  # as far as is known
         self._is_closing = False
+        supervisors = [Supervisor(f"stopper-{n}") for n in range(0 if self.is_dry_run else self._limits.workers)]
         self._threads = [
-            threading.Thread(target=self._stop_all, args=(n == 0,), name=f"stopper-{n}", daemon=True)
-            for n in range(0 if self.is_dry_run else self._limits.workers)
+            each.thread(functools.partial(self._stop_all, each, warms=n == 0), again=True)
+            for n, each in enumerate(supervisors)
         ]
         for thread in self._threads:
             thread.start()
@@ -123,36 +126,41 @@ class CriExecutor(Actuator):
         return self._outcome(victim, decided_ns, Result.SENT, "handed to the container runtime")
 
     # One of the workers keeps the connection warm, at its start and whenever it has had nothing to do.
-    def _stop_all(self, warms: bool) -> None:
+    def _stop_all(self, supervisor: Supervisor, *, warms: bool) -> None:
         if (problem := raise_thread_priority()) is not None:  # the hog competes for the processor too
             _log.warning("containers are stopped later while the node is busy: %s", problem)
         if warms:
-            self._warm()
+            supervisor.call(self._warm)
         while True:
             try:
                 work = self._work.get(timeout=self._limits.warm_every_s if warms else None)
             except Empty:
-                self._warm()
+                supervisor.call(self._warm)
                 continue
             if work is None:
                 return
-            self._do(work)
+            supervisor.call(functools.partial(self._do, *work))
 
-    def _do(self, work: _Work) -> None:
-        victim, decided_ns, known = work
+    # Whatever happens, the victim has an outcome.
+    def _do(self, victim: Victim, decided_ns: int, known: tuple[RunningContainer, ...]) -> None:
+        unexpected: Exception | None = None
         try:
             outcome = self._stop(victim, decided_ns, known)
-        except Exception as error:  # a dead worker would leave every later victim running
-            detail = str(error) if isinstance(error, KubeError) else f"{type(error).__name__}: {error}"
-            outcome = self._failed(victim, decided_ns, None, detail)
+        except KubeError as error:
+            outcome = self._failed(victim, decided_ns, None, str(error))
+        except Exception as error:
+            outcome = self._failed(victim, decided_ns, None, f"{type(error).__name__}: {error}")
+            unexpected = error
         with self._lock:
             self._in_flight.pop(victim.candidate.uid, None)
         self._outcomes.put(outcome)
+        if unexpected is not None:
+            raise unexpected
 
     def _warm(self) -> None:
         try:
             self._cri.warm(_WARM_S)
-        except Exception as error:  # a stop says it too, and a dead worker would leave victims running
+        except KubeError as error:  # a stop says it too
             if self._is_reached and not self._is_closing:
                 _log.warning("the container runtime does not answer: %s", error)
             self._is_reached = False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from koordebpf.act.eviction_hooks.ran import OUTCOMES, CallOutcome, Hook, Ran
 from koordebpf.act.eviction_hooks.settings import CommandHook, EvictionHookSettings, WebhookHook, When
 from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.printable import printable
 from koordebpf.state.outcome import HookResult
 from koordebpf.units import NS_PER_S
@@ -52,7 +53,8 @@ class _Worker:
         self._failed_in_a_row = 0
         self._is_full = False
         self._queue: Queue[_Call | None] = Queue()  # of at most QUEUED calls, and the end
-        self.thread = threading.Thread(target=self._work, name=f"hook-{settings.name}"[:15], daemon=True)
+        supervisor = Supervisor(f"hook-{settings.name}")
+        self.thread = supervisor.thread(functools.partial(self._work, supervisor), again=True)
         self.thread.start()
 
     def put(self, when: When, decision: str, payload: Payload) -> None:
@@ -80,18 +82,24 @@ class _Worker:
         self.ended.append((call.decision, HookResult(self.settings.name, call.when, "dropped", 0)))
         self.counts["dropped"] += 1
 
-    def _work(self) -> None:
+    def _work(self, supervisor: Supervisor) -> None:
+        supervisor.call(self._look)
+        while (call := self._queue.get()) is not None:
+            supervisor.call(functools.partial(self._do, call))
+
+    def _look(self) -> None:
         if problem := self._hook.problem():
             _log.warning("hook %s: %s", self.settings.name, problem)
-        while (call := self._queue.get()) is not None:
-            time.sleep(max(0.0, call.due_s - time.monotonic()))
-            since_ns = time.monotonic_ns()
-            try:
-                ran = self._hook.call(call.payload(self.settings.name))
-            except Exception as error:  # a dead thread would call it for none of the later evictions
-                _log.exception("hook %s was not called", self.settings.name)
-                ran = Ran("failed", f"internal error: {error}")
-            self._note(ran, call, time.monotonic_ns() - since_ns)
+
+    def _do(self, call: _Call) -> None:
+        time.sleep(max(0.0, call.due_s - time.monotonic()))
+        since_ns = time.monotonic_ns()
+        try:
+            ran = self._hook.call(call.payload(self.settings.name))
+        except Exception as error:
+            self._note(Ran("failed", f"internal error: {error}"), call, time.monotonic_ns() - since_ns)
+            raise
+        self._note(ran, call, time.monotonic_ns() - since_ns)
 
     def _note(self, ran: Ran, call: _Call, took_ns: int) -> None:
         name, said = self.settings.name, printable(ran.output.strip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import msgspec
 
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.own_node_metric import OwnNodeMetric
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.policy.node_metric.sending import Held, Report, Send, Sending
@@ -75,7 +77,8 @@ class NodeMetricReporter:
         self._newest: Report | None = None
         self._not_before_ns = 0
         self._is_closing = False
-        self._thread = threading.Thread(target=self._work, name="node-metric", daemon=True)
+        supervisor = Supervisor("node-metric")
+        self._thread = supervisor.thread(functools.partial(self._work, supervisor), again=True)
         self._thread.start()
 
     @property
@@ -108,21 +111,22 @@ class NodeMetricReporter:
         self._status.close()
         self._thread.join(_CLOSE_S)
 
-    def _work(self) -> None:
+    def _work(self, supervisor: Supervisor) -> None:
         backoff, denied = Backoff(RETRY_FIRST_S, RETRY_CAP_S), Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
         while not self._is_closing:
             try:
                 send = self._next()
-            except Exception:  # without the thread the report would grow old unnoticed
-                _log.exception("the NodeMetric of this node is not written")
+            except Exception as error:  # without the thread the report would grow old unnoticed
+                supervisor.failed(error)
                 with self._changed:
                     self._not_before_ns = self._clock.now_ns() + int(denied.next_s() * NS_PER_S)
                 continue
             if send is None:
                 return
             wait_s = 0.0
-            match self._sent(send):
+            match self._sent(send, supervisor):
                 case None:
+                    supervisor.worked()
                     backoff.reset()
                     denied.reset()
                 case KubeConflict() | KubeGone() | _CutOff():
@@ -154,7 +158,7 @@ class NodeMetricReporter:
             return None
 
     # Returns what kept it from being written.
-    def _sent(self, send: Send) -> Exception | None:
+    def _sent(self, send: Send, supervisor: Supervisor) -> Exception | None:
         self.counts.tries += 1
         self.counts.bytes += len(send.body)
         began_ns = self._clock.now_ns()
@@ -173,7 +177,7 @@ class NodeMetricReporter:
             self._fail(error)
             return _CutOff() if is_cut else error
         except Exception as error:  # without the thread the report would grow old unnoticed
-            _log.exception("the NodeMetric of this node is not written")
+            supervisor.failed(error)
             self.counts.failures += 1
             self.problem = f"{type(error).__name__}: {error}"
             return error

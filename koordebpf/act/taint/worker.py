@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.taints import Mark
 from koordebpf.kube.http.backoff import Backoff
 
@@ -67,7 +69,8 @@ class NodeWorker(abc.ABC, Generic[W]):
         self._is_late = False
         self._backoff = Backoff(_FIRST_S, _CAP_S)
         self._denied = Backoff(_DENIED_FIRST_S, _DENIED_CAP_S)
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        supervisor = Supervisor(name)
+        self._thread = supervisor.thread(functools.partial(self._work, supervisor), again=True)
         self._thread.start()
 
     @abc.abstractmethod
@@ -107,9 +110,9 @@ class NodeWorker(abc.ABC, Generic[W]):
         if self._is != self._nothing and not self._was_refused:
             _log.warning("%s", self.left())
 
-    def _work(self) -> None:
+    def _work(self, supervisor: Supervisor) -> None:
         while (wish := self._next()) is not None:
-            wait_s = self._make(wish)
+            wait_s = self._make(wish, supervisor)
             with self._changed:
                 # After a failure the state is unknown: a request without an answer may have been carried out.
                 self._is = wish if wait_s is None else None
@@ -132,7 +135,7 @@ class NodeWorker(abc.ABC, Generic[W]):
             self._changed.wait_for(lambda: self._wish != wish or self._is_closing, wait_s)
 
     # How long to wait before the next try; None: it is done.
-    def _make(self, wish: W) -> float | None:
+    def _make(self, wish: W, supervisor: Supervisor) -> float | None:
         try:
             has_changed = self.make(wish, datetime.now(UTC))
         except KubeDenied as error:
@@ -150,12 +153,13 @@ class NodeWorker(abc.ABC, Generic[W]):
             asked_s = error.retry_after_s if isinstance(error, KubeBusy) else None
             return asked_s or (self._backoff if error.retry else self._denied).next_s()
         except Exception as error:  # without the thread the mark would stay
-            _log.exception("%s", self.doing(wish))
+            supervisor.failed(error)
             self.problem = f"{type(error).__name__}: {error}"
             return self._denied.next_s()
         if has_changed:
             _log.info("%s", self.done(wish, is_first=self._is is None))
         self._was_refused, self.problem = False, None
+        supervisor.worked()
         self._backoff.reset()
         self._denied.reset()
         return None

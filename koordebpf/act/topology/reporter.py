@@ -6,6 +6,7 @@ another component changed it, and every few minutes besides. It is written only 
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -17,6 +18,7 @@ import msgspec
 
 from koordebpf.act.topology.koordlet import KoordletWriter
 from koordebpf.errors import ConfigError, KubeBusy, KubeConflict, KubeDenied, KubeError
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.kubelet_config import KubeletConfig
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology
 from koordebpf.kube.http.backoff import Backoff
@@ -109,7 +111,8 @@ class TopologyReporter:
         self._is_due = threading.Event()
         self._is_closing = threading.Event()
         self._sent = _Sent()
-        self._thread = threading.Thread(target=self._run, name="node-topology", daemon=True)
+        supervisor = Supervisor("node-topology")
+        self._thread = supervisor.thread(functools.partial(self._run, supervisor), again=True)
         self._thread.start()
 
     def note(self, noted: Noted) -> None:
@@ -131,7 +134,7 @@ class TopologyReporter:
         self._sources.close()
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, supervisor: Supervisor) -> None:
         backoff, denied = Backoff(_FIRST_S, _CAP_S), Backoff(_DENIED_S, _DENIED_CAP_S)
         look_s = LOOK_S
         while True:
@@ -143,6 +146,7 @@ class TopologyReporter:
             try:
                 self._look()
                 self.problem, look_s = None, LOOK_S
+                supervisor.worked()
                 backoff.reset()
                 denied.reset()
             except KubeConflict:
@@ -152,7 +156,7 @@ class TopologyReporter:
                 rest_s = asked_s or (backoff if error.retry else denied).next_s()
                 self._say(error)
             except Exception as error:  # without the thread the object would grow old unseen
-                log.exception("the NodeResourceTopology cannot be reported")
+                supervisor.failed(error)
                 self.problem, rest_s = f"{type(error).__name__}: {error}", denied.next_s()
             self._is_closing.wait(rest_s)  # whatever is noted meanwhile
 

@@ -37,16 +37,15 @@ def open_source(config: AgentConfig) -> Source:
     keys = read_by_name(settings_of(KATALYST_EVICTION, config))
     if config.source == "api":
         from koordebpf.kube.http.transport import open_cluster
-        from koordebpf.kube.sources.api import ApiSource
+        from koordebpf.kube.sources.api import ApiSource, Wanted
 
-        return ApiSource(
-            open_cluster(config.kubeconfig, config.kube_context),
-            config.node_name,
+        wanted = Wanted(
             may_be_evicted=may_be_victim(config),
             namespace_labels=asked_labels(config.eviction.exemptions),
             with_cnr=needs_cnr(config),
             keys=keys,
         )
+        return ApiSource(open_cluster(config.kubeconfig, config.kube_context), config.node_name, wanted=wanted)
     from koordebpf.kube.sources.kubelet import KubeletSource
 
     if not config.kubelet_url:

@@ -5,6 +5,7 @@ As Katalyst does by the kubelet's figures: a container's own layer, neither volu
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -23,6 +24,7 @@ from koordebpf.kernel.host.overlays import NodeFiles, node_files, open_below, ov
 from koordebpf.kernel.host.project_quota import project_of, project_use
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.state.katalyst.measured import ImageFs, RootfsMeasured, RootfsUse
 from koordebpf.units import NS_PER_S
 
@@ -136,7 +138,8 @@ class RootfsCollector(Closing):
         self._found: tuple[ImageFs | None, RootfsMeasured | None] = (None, None)
         self._said: set[str] = set()
         self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="rootfs", daemon=True)
+        supervisor = Supervisor("rootfs")
+        self._thread = supervisor.thread(functools.partial(self._work, supervisor), again=True)
         self._thread.start()
 
     def measure(self) -> tuple[ImageFs | None, RootfsMeasured | None]:
@@ -150,7 +153,7 @@ class RootfsCollector(Closing):
         if not have_ended([self._thread], _CLOSE_S):
             log.warning("the image filesystem has not answered: its thread is left")
 
-    def _work(self) -> None:
+    def _work(self, supervisor: Supervisor) -> None:
         current = _Pass(self._limits, self._is_closing, self._look)
         ended_ns: int | None = None
         left_out: frozenset[str] = frozenset()
@@ -165,8 +168,9 @@ class RootfsCollector(Closing):
                         continue
                     self._found, left_out = (self._found[0], found), left
                     ended_ns = time.monotonic_ns()
-            except Exception:  # without the thread nothing would be measured any more
-                log.exception("the writable layers of pods cannot be measured")
+                supervisor.worked()
+            except Exception as error:
+                supervisor.failed(error)
                 ended_ns = time.monotonic_ns()
             self._is_closing.wait(_LOOK_S)
 

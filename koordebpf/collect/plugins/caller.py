@@ -17,7 +17,7 @@ import msgspec
 
 from koordebpf.collect.plugins.answers import Answered, thresholds_answer, top_answer
 from koordebpf.kernel.io.ending import have_ended
-from koordebpf.kernel.io.worker import Worker
+from koordebpf.kernel.io.worker import Supervisor, Worker
 from koordebpf.kube.clients.grpc import GrpcSocket
 from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, PLUGIN_SERVICE
@@ -46,6 +46,7 @@ class PluginCaller:
         self._endpoints: dict[str, _Endpoint] = {}
         self._round: _Round | None = None
         self._failing: set[str] = set()
+        self._supervisor = Supervisor("plugin-deadline")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -111,7 +112,7 @@ class PluginCaller:
             self._failing.discard(name)
 
     def _begin(self, number: int, asked: Mapping[str, Ask], *, calls: int) -> None:
-        current = self._round = _Round(number, tuple(asked), calls * self._deadline_s, self._wake)
+        current = self._round = _Round(number, tuple(asked), calls * self._deadline_s, self._wake, self._supervisor)
         for name, ask in asked.items():
             if (endpoint := self._endpoints.get(name)) is None:
                 current.put(PluginAnswer(name, problem="it is registered no more"))
@@ -128,14 +129,16 @@ def _written(record: EvictionRecord) -> dict[str, object]:
 class _Round:
     """One call of several plugins: complete when all have answered, or at its deadline."""
 
-    def __init__(self, number: int, names: Sequence[str], deadline_s: float, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, number: int, names: Sequence[str], deadline_s: float, wake: Callable[[], None], supervisor: Supervisor
+    ) -> None:
         self._number = number
         self._names = names
         self._wake = wake
         self._lock = threading.Lock()
         self._answers: dict[str, PluginAnswer] = {}
         self._is_over = not names
-        self._timer = threading.Timer(deadline_s, self._end)
+        self._timer = threading.Timer(deadline_s, functools.partial(supervisor.call, self._end))
         self._timer.daemon = True
 
     def start(self) -> None:
@@ -148,8 +151,8 @@ class _Round:
         try:
             answer = ask(endpoint)
         except Exception as error:  # without its answer the round would wait for the deadline
-            log.exception("plugin %s", endpoint.name)
-            answer = PluginAnswer(endpoint.name, problem=f"{type(error).__name__}: {error}")
+            self.put(PluginAnswer(endpoint.name, problem=f"{type(error).__name__}: {error}"))
+            raise
         self.put(answer)
 
     def put(self, answer: PluginAnswer) -> None:

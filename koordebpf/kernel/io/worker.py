@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 log = logging.getLogger(__name__)
 
 _REST_S = 1.0  # Why: what fails without waiting for anything must not take a CPU
+_LOG_APART_S = 60.0  # Why: what fails with each second request of a client must not fill the log
 
 J = TypeVar("J")
 
@@ -32,6 +33,8 @@ class Supervisor:
         self.name = name
         self.failures = 0
         self.problem: str | None = None
+        self._logged_s = -_LOG_APART_S  # as of when …
+        self._is_logged = False  # … the log has that it fails
         with _lock:
             _supervisors.add(self)
 
@@ -40,17 +43,29 @@ class Supervisor:
         try:
             work()
         except Exception as error:
-            self.failures += 1
-            with _lock:
-                _errors[self.name.partition(" ")[0]] += 1
-            if self.problem is None:
-                log.exception("thread %s: an unexpected error; it continues, more of them are only counted", self.name)
-            self.problem = f"{type(error).__name__}: {error}"
+            self.failed(error)
             return False
-        if self.problem is not None:
-            log.info("thread %s works again, after %d unexpected errors", self.name, self.failures)
-            self.problem = None
+        self.worked()
         return True
+
+    def failed(self, error: Exception) -> None:
+        """Count and show an unexpected error that was caught, and log the first of several."""
+        self.failures += 1
+        with _lock:
+            _errors[self.name.partition(" ")[0]] += 1
+        now_s = time.monotonic()
+        if self.problem is None and now_s - self._logged_s >= _LOG_APART_S:
+            text = "thread %s: an unexpected error; it continues, more of them are only counted"
+            log.error(text, self.name, exc_info=error)
+            self._logged_s, self._is_logged = now_s, True
+        self.problem = f"{type(error).__name__}: {error}"
+
+    def worked(self) -> None:
+        """Show no error any more: something was done without one."""
+        if self.problem is not None and self._is_logged:
+            log.info("thread %s works again, after %d unexpected errors", self.name, self.failures)
+            self._is_logged = False
+        self.problem = None
 
     def keep(self, run: Callable[[], object]) -> None:
         """Run something until it returns; after an unexpected error once more."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterable
 
 from koordebpf.errors import SupportError
+from koordebpf.kernel.io.worker import Supervisor
 
 PR_SCHED_CORE = 62  # include/uapi/linux/prctl.h, as those below
 _GET, _CREATE, _SHARE_TO, _SHARE_FROM = 0, 1, 2, 3
@@ -80,7 +80,7 @@ def _in_thread(work: Callable[[], None]) -> None:
         except Exception as error:  # of whatever kind: the caller raises it
             problems.append(error)
 
-    thread = threading.Thread(target=guarded, name="core-sched")
+    thread = Supervisor("core-sched").thread(guarded)
     thread.start()
     thread.join()
     if problems:

@@ -29,6 +29,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.older_lists import OlderLists
 from koordebpf.kube.cache.pages import Limits, Listing, Page, pages
 from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, is_older, version_of
@@ -154,7 +155,8 @@ class Reflector(Generic[T]):
         self._trusts_any = False  # … as of when the thread took note
         self._recall = threading.Event()  # list again; the watch that is open is to end
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"kube-{resource.name}", daemon=True)
+        self._supervisor = Supervisor(f"kube-{resource.name}")
+        self._thread = self._supervisor.thread(self._run, again=True)
 
     def start(self) -> None:
         """Begin to list."""
@@ -200,9 +202,9 @@ class Reflector(Generic[T]):
         except KubeError as e:
             self._silences = 0
             return 0.0 if self._stop.is_set() else self._after(e)
-        except Exception:
+        except Exception as e:
             # A bug must not leave a node with a picture that silently stands still.
-            _LOG.exception("watching %s failed", self._resource.name)
+            self._supervisor.failed(e)
             self._show(problem=f"watch {self._resource.name}: internal error, see the log")
             return self._backoff.next_s()
         if is_healthy:
@@ -389,3 +391,5 @@ class Reflector(Generic[T]):
             problems=problems,
         )
         self._publish(is_news)
+        if is_alive:
+            self._supervisor.worked()

@@ -32,6 +32,21 @@ CONFIG_NAME: Final = "slo-controller-config"
 T = TypeVar("T")
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the cluster is to be known beside this node's pods and its own objects.
+
+    `may_be_evicted`: of namespaces with such a pod the PodDisruptionBudgets are.
+    `namespace_labels`: of namespaces these are; None: they are not read.
+    `with_cnr`: the CustomNodeResource is.
+    `keys`: as of `BoundedPods`.
+    """
+
+    may_be_evicted: Callable[[Pod], bool] = lambda _: True
+    namespace_labels: frozenset[str] | None = None
+    with_cnr: bool = False
+    keys: frozenset[str] = frozenset()
+
+
 class ApiSource:
     """This node's part of the cluster. Owns `transport` and closes it.
 
@@ -39,7 +54,7 @@ class ApiSource:
              only where the cluster does not serve NodeSLO, which is asked again within ten minutes. On
              poddisruptionbudgets.policy and noderesourcetopologies.topology.node.k8s.io it may be missing: then that
              is a problem, and nothing is known of them. So are namespaces, which are read only
-             where a setting selects by their labels, and CustomNodeResources, with `with_cnr`.
+             where a setting selects by their labels, and CustomNodeResources, with `Wanted.with_cnr`.
     Synced:  `synced_at_ns` is the pods' last sign of life (list, watch opened or ended in good order, event, bookmark),
              and 0 until pods and Node are known. Its age stays below Pace.silence_s (75 s) while the connection is
              healthy, and grows without bound when it is not. Node, NodeSLO and ConfigMap count with their own last sign
@@ -52,26 +67,16 @@ class ApiSource:
     name = "api"
 
     def __init__(
-        self,
-        transport: Transport,
-        node_name: str,
-        pace: Pace | None = None,
-        may_be_evicted: Callable[[Pod], bool] = lambda _: True,
-        namespace_labels: frozenset[str] | None = None,
-        with_cnr: bool = False,
-        keys: frozenset[str] = frozenset(),
+        self, transport: Transport, node_name: str, pace: Pace | None = None, wanted: Wanted | None = None
     ) -> None:
-        """Ask for the PodDisruptionBudgets of those namespaces that have a pod which `may_be_evicted`.
-
-        Of namespaces `namespace_labels` are known; None: they are not read. `with_cnr`: the CustomNodeResource is. Of
-        `keys`, see `BoundedPods`.
-        """
+        """Ask by that transport for what is of this node."""
         if not node_name or "," in node_name or "=" in node_name:
             raise ConfigError("node name", node_name, "must be the name of this node's Node object")
         self._transport = transport
         self._node_name = node_name
         self._pace = pace or Pace()
-        self._may_be_evicted = may_be_evicted
+        wanted = wanted or Wanted()
+        self._may_be_evicted = wanted.may_be_evicted
         self._evictable_in: frozenset[str] = frozenset()  # namespaces
         self._pods_in: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -80,7 +85,7 @@ class ApiSource:
         self._wake: Callable[[], None] = lambda: None
         mine = f"metadata.name={node_name}"
         pods = Resource("pods", "/api/v1/pods", f"spec.nodeName={node_name}", is_proven=True)
-        bounded = BoundedPods(keys)
+        bounded = BoundedPods(wanted.keys)
         self._pods = Reflector(
             self._transport, pods, bounded.table(), self._combine, self._pace, bounded.event, self._go_back
         )
@@ -98,11 +103,11 @@ class ApiSource:
             may_be_absent=True,
         )
         self._topologies = self._reflect(topologies, decode_topology)
-        self._cnrs = CnrReflector(transport, node_name, self._combine, self._pace) if with_cnr else None
+        self._cnrs = CnrReflector(transport, node_name, self._combine, self._pace) if wanted.with_cnr else None
         self._namespaces: NamespaceReflector | None = None
         self._namespace_problems: tuple[str, ...] = ()
-        if namespace_labels is not None:
-            self._namespaces = NamespaceReflector(transport, namespace_labels, self._combine_namespaces, self._pace)
+        if (labels := wanted.namespace_labels) is not None:
+            self._namespaces = NamespaceReflector(transport, labels, self._combine_namespaces, self._pace)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Start to list. Does not wait: `state()` says when something is known."""

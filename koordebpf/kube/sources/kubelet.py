@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import functools
 import random
 import threading
 import time
@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.bounded_pods import BoundedPods
 from koordebpf.kube.cache.list_stream import ListStream
 from koordebpf.kube.cache.objects import ClusterState, Pod
@@ -32,7 +33,6 @@ _WHOLE_BYTES: Final = 16 << 20  # Why: 500 pods of the usual size are 10 MB
 _ANSWER_S, _SILENCE_S = 30.0, 5.0  # Why: 500 pods as large as etcd takes are 750 MB
 _SLOW_S: Final = 60.0
 _REST_TIMES, _MOST_REST_S = 20, 40.0  # Why: a twentieth of a CPU at most; guards trust a list of pods for 90 s
-_LOG = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = 16
 _CLOSE_S: Final = 0.9  # the thread ends within a second
 
@@ -76,7 +76,8 @@ class KubeletSource:
         self._wake: Callable[[], None] = lambda: None
         self._stop = threading.Event()
         self._nudged = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kube-kubelet", daemon=True)
+        supervisor = Supervisor("kube-kubelet")
+        self._thread = supervisor.thread(functools.partial(self._run, supervisor), again=True)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to ask. Does not wait: `state()` tells when something is known."""
@@ -102,7 +103,7 @@ class KubeletSource:
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_S)
 
-    def _run(self) -> None:
+    def _run(self, supervisor: Supervisor) -> None:
         while not self._stop.is_set():
             self._nudged.clear()
             asked, cpu_s = time.monotonic(), time.thread_time()
@@ -113,13 +114,14 @@ class KubeletSource:
                     self._complain(str(e))
                     self._stop.wait(self._wait_s(e))
                 continue
-            except Exception:
+            except Exception as e:
                 # A bug must not leave a node with a picture that silently stands still.
-                _LOG.exception("asking the kubelet failed")
+                supervisor.failed(e)
                 self._complain("kubelet: internal error, see the log")
                 self._stop.wait(self._backoff.next_s())
                 continue
             self._backoff.reset()
+            supervisor.worked()
             rest_s = min((time.thread_time() - cpu_s) * _REST_TIMES, _MOST_REST_S)
             if self._nudged.wait(max(self._period_s * random.uniform(0.9, 1.1), rest_s)):
                 self._stop.wait(max(0.0, asked + max(self._nudge_gap_s, rest_s) - time.monotonic()))

@@ -15,11 +15,9 @@ What holds whatever clients do:
 
 from __future__ import annotations
 
-import logging
 import os
 import selectors
 import socket
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -29,8 +27,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from koordebpf.errors import ConfigError, os_reason
-
-log = logging.getLogger("koordebpf")
+from koordebpf.kernel.io.worker import Supervisor
 
 _BACKLOG: Final = 1024  # Why: what a flood of 5,000 connections a second leaves while the thread rests
 _BATCH_S: Final = 0.0003  # of CPU time, then a rest as long. Why: so long the loop may wait for the interpreter
@@ -164,8 +161,8 @@ class HttpListener:
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         self._selector.register(sock, selectors.EVENT_READ)
         self._closing = False
-        self._has_failed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._supervisor = Supervisor(name)
+        self._thread = self._supervisor.thread(self._run, again=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -181,29 +178,30 @@ class HttpListener:
 
     def _run(self) -> None:
         if self._begin:
-            self._begin()
+            self._supervisor.call(self._begin)
         while not self._closing:
             try:
-                events = self._selector.select(self._timeout_s())
-                before_s = time.thread_time()
-                end_s = before_s + _BATCH_S
-                for key, _ in events:
-                    if key.fileobj is self._sock:
-                        self._accept(end_s)
-                    elif key.data in self._connections:  # not dropped in this batch
-                        self._serve(key.data)
-                    if time.thread_time() >= end_s:
-                        break  # epoll begins with the others next time
-                self._drop_late()
-                used_s = time.thread_time() - before_s
-                rest_s = self._share.rest_s(used_s, time.monotonic())
-                if rest_s or used_s >= _BATCH_S:
-                    time.sleep(max(rest_s, _BATCH_S))
-            except Exception:  # probes that are not answered any more would end the agent
-                if not self._has_failed:  # once: it may fail with every request
-                    self._has_failed = True
-                    log.exception("a request could not be answered; the server continues")
-                time.sleep(_FAILED_S)
+                self._serve_batch()
+            except Exception as error:  # probes that are not answered any more would end the agent
+                self._supervisor.failed(error)
+                time.sleep(_FAILED_S)  # it may fail with every request
+
+    def _serve_batch(self) -> None:
+        events = self._selector.select(self._timeout_s())
+        before_s = time.thread_time()
+        end_s = before_s + _BATCH_S
+        for key, _ in events:
+            if key.fileobj is self._sock:
+                self._accept(end_s)
+            elif key.data in self._connections:  # not dropped in this batch
+                self._serve(key.data)
+            if time.thread_time() >= end_s:
+                break  # epoll begins with the others next time
+        self._drop_late()
+        used_s = time.thread_time() - before_s
+        rest_s = self._share.rest_s(used_s, time.monotonic())
+        if rest_s or used_s >= _BATCH_S:
+            time.sleep(max(rest_s, _BATCH_S))
 
     def _timeout_s(self) -> float | None:
         oldest = next(iter(self._connections), None)
@@ -303,12 +301,12 @@ class HttpListener:
         if request.method not in ("GET", "HEAD"):
             return _plain("405 Method Not Allowed")
         try:
-            return self._answer(request)
-        except Exception:
-            if not self._has_failed:
-                self._has_failed = True
-                log.exception("%s could not be answered", request.path)
+            reply = self._answer(request)
+        except Exception as error:
+            self._supervisor.failed(error)
             return _plain("500 Internal Server Error")
+        self._supervisor.worked()
+        return reply
 
 
 def parse_head(head: bytes) -> Request | None:

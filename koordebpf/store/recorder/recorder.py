@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -14,6 +15,7 @@ import msgspec
 
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.errors import os_reason
+from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.memory import OutcomeArrived
@@ -145,7 +147,8 @@ class Recorder:
         self._is_closing = False
         self._writing = _Writing(store, self.counts)
         # A daemon: the interpreter must not wait for a thread that hangs in the kernel.
-        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
+        supervisor = Supervisor("recorder")
+        self._thread = supervisor.thread(functools.partial(self._work, supervisor), again=True)
         self._thread.start()
 
     def publish(self, event: Event) -> None:
@@ -205,8 +208,8 @@ class Recorder:
         for each in changes:
             self._put_event(_Happened(each, self._clock.wall_s()))
 
-    def _work(self) -> None:
-        self._begin()
+    def _work(self, supervisor: Supervisor) -> None:
+        supervisor.call(self._begin)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting_rounds or self._is_closing)
@@ -214,13 +217,11 @@ class Recorder:
                     break
                 each = self._queue.popleft()
                 self._waiting_rounds -= isinstance(each, _Round)
-            try:
-                self._writing.take(each)
-            except Exception:  # an error of the recorder must not end it: the next round may be written
+            if not supervisor.call(functools.partial(self._writing.take, each)):
                 self._writing.fail(each)
             self.counts.cpu_s = time.thread_time()
-        self._writing.finish(int(self._clock.wall_s() * NS_PER_S))
-        self._store.close()
+        supervisor.call(functools.partial(self._writing.finish, int(self._clock.wall_s() * NS_PER_S)))
+        supervisor.call(self._store.close)
 
 
 class _Writing:
@@ -233,16 +234,13 @@ class _Writing:
         self._said: str | None = None
         self._quality: tuple[SignalQuality, int] | None = None  # as recorded, and when
 
-    # An unexpected error, in an `except` block. Said once until a round is written: the next may have its cause, too.
+    # After an unexpected error, which the log has.
     def fail(self, each: _Round | _Happened) -> None:
         if isinstance(each, _Round):
             self._counts.lost_rounds += 1
         else:
             self._counts.lost_events += 1
-        self._counts.problem = _UNEXPECTED
-        if self._said != _UNEXPECTED:
-            log.exception("the recorder failed on %s", type(each).__name__.removeprefix("_"))
-        self._said = _UNEXPECTED
+        self._counts.problem = self._said = _UNEXPECTED
 
     def finish(self, wall_ns: int) -> None:
         try:

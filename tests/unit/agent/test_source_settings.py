@@ -43,7 +43,7 @@ def test_what_decisions_read_by_name_is_kept_of_every_pod(source: Any, monkeypat
     taken: dict[str, Any] = {}
     monkeypatch.setattr("koordebpf.kube.http.transport.open_cluster", lambda *_: None)
     monkeypatch.setattr("koordebpf.kube.http.transport.open_kubelet", lambda *_, **__: None)
-    monkeypatch.setattr("koordebpf.kube.sources.api.ApiSource", lambda *_, **given: taken.update(given))
+    monkeypatch.setattr("koordebpf.kube.sources.api.ApiSource", lambda *_, wanted: taken.update(keys=wanted.keys))
     monkeypatch.setattr("koordebpf.kube.sources.kubelet.KubeletSource", lambda *_, **given: taken.update(given))
     open_source(AgentConfig(source=source, node_name="n", kubelet_url="https://127.0.0.1:10250", files=FILE))
     assert taken["keys"] >= ANNOTATIONS | LABELS

@@ -244,7 +244,7 @@ def test_the_poster_continues_after_an_error(caplog: pytest.LogCaptureFixture) -
     assert [(name, reason) for name, reason, _ in api.taken] == [("good", "evictPodSuccess")]
     assert (poster.posted, poster.dropped) == (1, 2)
     assert "ns/bad was not recorded: 500" in caplog.text
-    assert "ns/odd was not recorded" in caplog.text and "ZeroDivisionError" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_an_answer_that_never_comes_does_not_keep_the_poster_open(caplog: pytest.LogCaptureFixture) -> None:
