@@ -57,8 +57,8 @@ class Election:
         self._lease: Lease | None = None  # the version last seen …
         self._seen_ns = 0  # … and when it was first
         self._stop = threading.Event()
-        self._supervisor = Supervisor("election")
-        self._thread = self._supervisor.thread(self._run, again=True)
+        supervisor = Supervisor("election")
+        self._thread = supervisor.thread(functools.partial(self._run, supervisor), again=True)
 
     def start(self) -> None:
         """Stand for election."""
@@ -74,13 +74,13 @@ class Election:
         if self._thread.ident is not None:
             self._thread.join(_JOIN_S)
 
-    def _run(self) -> None:
+    def _run(self, supervisor: Supervisor) -> None:
         while not self._stop.is_set():
             wait_s = self._terms.retry_s * random.uniform(0.8, 1.0)
             try:
                 self._try()
                 self.problem = ""
-                self._supervisor.worked()
+                supervisor.worked()
             except KubeError as error:
                 self.problem = f"lease: {error}"
                 if isinstance(error, KubeConflict | KubeGone):
@@ -88,13 +88,13 @@ class Election:
                 elif isinstance(error, KubeBusy):
                     wait_s = max(wait_s, min(error.retry_after_s or 0.0, self._terms.renew_s))
             except Exception as error:
-                self._supervisor.failed(error)
+                supervisor.failed(error)
                 self.problem = "lease: internal error, see the log"
             if self.is_leader() != self._was_leader:
                 self._was_leader = not self._was_leader
-                self._supervisor.call(functools.partial(self._tell, self._was_leader))
+                supervisor.call(functools.partial(self._tell, self._was_leader))
             self._stop.wait(wait_s)
-        self._supervisor.call(self._release)
+        supervisor.call(self._release)
 
     def _tell(self, leads: bool) -> None:
         log.info("%s %s", self.identity, "leads" if leads else f"leads no more: {self.problem or self.holder}")
