@@ -185,7 +185,7 @@ class SteppedCriExecutor(CriExecutor):
         while not self._work.empty():
             work = self._work.get_nowait()
             assert work is not None
-            self._do(work)
+            self._do(*work)
 
     def due_ns(self) -> int | None:
         return None
