@@ -111,7 +111,9 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         class_name=CLASSES.get(koord_qos_or_default(terms.labels, facts.kube_qos), "lsClass"),
         kube_qos=facts.kube_qos,
         # No container is to be protected more than its pod, an init container beside sidecars neither.
-        request_bytes=max(request_bytes, sum(each for each, _ in lasting), *(sidecars + each for each in at_start)),
+        request_bytes=min(
+            max(request_bytes, sum(each for each, _ in lasting), *(sidecars + each for each in at_start)), _MOST_BYTES
+        ),
         limit_bytes=sum(each for _, each in lasting) if all(each for _, each in lasting) else 0,
         containers=tuple(containers),
         own=own,
