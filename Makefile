@@ -7,7 +7,7 @@ SHELL_FILES := .ci/run .ci/setup deploy/krew/kubectl-koordebpf tests/cluster/nod
 	$(wildcard vagrant/scenarios/neighbours/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-minors test-python cover mutate fuzz soak lint bench felt bpf workloads wheel man site cast release release-check clean
+.PHONY: help setup demo demo-cluster test test-all test-kernels test-node test-minors test-python cover mutate same fuzz soak lint bench felt bpf workloads wheel man site cast release release-check clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -60,6 +60,9 @@ soak: setup ## Let the agent evict on a busy node, stop it there again and again
 	@KOORDEBPF_PLUGIN_CHURN_S=600 $(PYTHON) tests/run.py contract -- -k test_plugin_churn
 
 SECONDS := 60
+same: setup ## Compare what is decided, written and printed with the commit of tests/same.txt (root).
+	@$(PYTHON) -m tests.same
+
 fuzz: setup ## Decode mutated bytes for a minute; SECONDS=3600: an hour.
 	@$(PYTHON) -m tests.fuzz --seconds $(SECONDS)
 

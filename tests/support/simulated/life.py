@@ -49,10 +49,10 @@ class Life:
     """One node from its first agent to its last.
 
     Of a life that `has_deaths` agents die at any call, of one that `has_errors` any call may fail: a budget that could
-    not be written is not asked for after a death.
+    not be written is not asked for after a death. `given` are fields of `AgentConfig` that differ.
     """
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, **given: Any) -> None:
         self.random = random.Random(seed)
         self.has_deaths = self.random.random() < 0.7
         self.has_errors = self.random.random() < 0.5
@@ -65,6 +65,7 @@ class Life:
             sample_floor_ns=_FLOOR_NS,
             guards=GuardLimits(evictions_per_minute=PER_MINUTE, victims_per_round=2, useless_after=None),
             eviction=EvictSettings(cool_time_ns=NS_PER_S),
+            **given,
         )
         self._names: dict[str, str] = {}  # by UID
 
