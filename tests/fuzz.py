@@ -36,7 +36,6 @@ from koordebpf.store.budget import KeptBudget
 from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
 from koordebpf.store.recorder.shard import ShardEncoder
 from koordebpf.store.recorder.values import Pace, RecordedEvent, RecordingHeader
-from koordebpf.store.recording import Recorder, own_header, read_recording
 from koordebpf.store.v1.decode import decode_plan
 from koordebpf.store.wal import read_left
 from tests.support.values.rounds import encoded
@@ -106,15 +105,6 @@ def _nodeslo(raw: bytes) -> None:
     parse_nodeslo(raw)
 
 
-def _recording() -> bytes:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Recorder(Path(folder) / "recording", own_header({7: "be"})) as recorder,
-    ):
-        recorder.finish(0)
-        return recorder.path.read_bytes()
-
-
 _HEADER = RecordingHeader(koordebpf="0", run="0123abcd", node="n", pace=Pace.ALL, wall_s=1.0)
 
 
@@ -170,7 +160,6 @@ def decoders() -> dict[str, Decoder]:
             _in_file(lambda path: KeptBudget(path, now_ns=1 << 62)), ((_PREVIOUS / "evictions.json").read_bytes(),)
         ),
         "journal": Decoder(_in_file(read_journal), (journal.replace(boot_id.encode(), this_boot().encode()),)),
-        "recording": Decoder(_in_file(lambda path: list(read_recording(path))), (_recording(),)),
         "rounds": Decoder(_rounds, (b"".join(_shard()),)),
         "round": Decoder(_round_content, (_stored_round(),)),
         "nodeslo": Decoder(_nodeslo, (json.dumps(_NODESLO).encode(),)),

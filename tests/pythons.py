@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".make" / "pythons"
 # Not properties: what they vary is data, which means the same to each Python, and they take as long as all others.
 FOLDERS = ("unit", "trees", "golden", "scenarios")
-_EXTRAS = ("cri", "record")
+_EXTRAS = ("cri",)
 # Of the extra `dev`: what pure tests import.
 _TOOLS = ("hypothesis", "jsonschema", "protobuf", "pytest", "pytest-rerunfailures", "pytest-timeout")
 # uv trusts certificates of its own otherwise, and pip those of the system. The second name is that of older releases.

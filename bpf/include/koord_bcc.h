@@ -43,13 +43,10 @@ enum { koord_first_table = __COUNTER__ };
 #define MAP_ARRAY(name, value_type, entries) TABLE("array", name, u32, value_type, entries, 0)
 #endif
 
-/* The ring buffer came in v5.8; before that each CPU has its perf buffer. User space may ask for another size. */
-#ifndef KOORD_RING_BYTES
-#define KOORD_RING_BYTES 0
-#endif
+/* The ring buffer came in v5.8; before that each CPU has its perf buffer. */
 #if KOORD_RELEASE >= KERNEL_VERSION(5, 8, 0)
-#define RING(name, bytes)                                                   \
-	BPF_RINGBUF_OUTPUT(name, (KOORD_RING_BYTES ?: (bytes)) / PAGE_SIZE); \
+#define RING(name, bytes)                              \
+	BPF_RINGBUF_OUTPUT(name, (bytes) / PAGE_SIZE); \
 	enum { koord_table_##name = koord_first_table - __COUNTER__ }
 #define ring_output(ctx, ring, record, bytes) bpf_ringbuf_output(TABLE_FD(ring), record, bytes, 0)
 #else

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.cli.inputs import OutputPath, names_of, names_options
+from koordebpf.cli.inputs import names_of, names_options
 
 if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
-    from koordebpf.kube.sources.base import Source
     from koordebpf.report.trace.record_line import TraceFilter
     from koordebpf.report.trace.trace_output import TraceOutput
     from koordebpf.tools.trace import Asked
@@ -66,9 +65,8 @@ counted nevertheless, so that --summary needs no events at all. What was lost is
 
 \b
 Cost: 1 to 2 µs per reclaim episode in the kernel (bpf/README.md), printed
-  or not; 20 to 35 µs of CPU for each line that is printed; --record takes
-  a million events a second. --summary sends none, and measures the node
-  four times a second.
+  or not; 20 to 35 µs of CPU for each line that is printed. --summary sends
+  none, and measures the node four times a second.
 
 \b
 Provoke it, as root, on cgroup v2 (v1: C=/sys/fs/cgroup/memory/lab, and
@@ -87,8 +85,6 @@ Examples:
   koordebpf trace --summary --every 10            histograms by pod
   koordebpf trace --since-boot --seconds 0        counters alone
   koordebpf trace --count 23 --kind reclaim       exactly 23 of them
-  koordebpf trace --record storm --seconds 10     at full speed, and
-  koordebpf trace --replay storm --pods pods.yaml    to be read later
 """
 
 
@@ -130,10 +126,6 @@ Examples:
 @click.option("--summary", is_flag=True, help="No events; at the end who stalled how long, as histograms.")
 @click.option("--every", type=click.FloatRange(min=0.1), help="With --summary: one each so many seconds too.")
 @click.option("--since-boot", is_flag=True, help="At the end the kernel's and the programs' own counters.")
-@click.option("--record", "record_to", type=OutputPath(), help="Write the events to this file, unseen; - for stdout.")
-@click.option(
-    "--replay", type=click.Path(exists=True, path_type=Path), help="Read them from such a file, not from the kernel."
-)
 @click.option(
     "--backend",
     type=click.Choice(["auto", "co-re", "bcc", "files"]),
@@ -158,13 +150,11 @@ def trace(
     summary: bool,
     every: float | None,
     since_boot: bool,
-    record_to: Path | None,
-    replay: Path | None,
     backend: WantedBackend | None,
     as_json: bool,
     schema: bool,
 ) -> None:
-    """Check how the options go together, then print, record or replay events."""
+    """Check how the options go together, then print events."""
     if schema:
         _print_schema()
         return
@@ -172,10 +162,6 @@ def trace(
         raise click.UsageError("--summary counts every stall: it excludes --count, --kind and --min-ms")
     if every and not summary:
         raise click.UsageError("--every needs --summary")
-    if replay and (record_to or summary or since_boot or seconds is not None or cgroup or node_cgroup or cgroup_root):
-        raise click.UsageError("--replay allows --pods, --pod, --kind, --min-ms, --count and --json only")
-    if record_to and (summary or since_boot or as_json):
-        raise click.UsageError("--record writes events only: no --summary, --since-boot or --json")
 
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
@@ -185,18 +171,12 @@ def trace(
     names = names_of(files, source, run_dir, node_name, kubeconfig)
     if names is None and (unknown := next((each for each in pod if not _UID.fullmatch(each)), None)):
         raise click.UsageError(f"--pod {unknown}: a name needs an agent that runs here, --pods or --source; a uid none")
-    if replay:
-        _replay(replay, names, wanted, count, as_json)
-        return
     asked = Asked(wanted, not summary, summary, every, since_boot, count, seconds)
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
-    with open_watch(scope, names, asked, backend, _ring_bytes() if record_to else None) as watch:
+    with open_watch(scope, names, asked, backend) as watch:
         if watch.quality.stalls != "timed":
             echo(f"no stall is timed here; {watch.quality.short}; koordebpf doctor --fix says why", err=True)
-        if record_to:
-            _record(watch, record_to, asked)
-        else:
-            _follow(watch, asked, as_json)
+        _follow(watch, asked, as_json)
 
 
 def _print_schema() -> None:
@@ -218,30 +198,11 @@ def _filter(pods: tuple[str, ...], cgroups: tuple[Path, ...], kinds: tuple[str, 
     )
 
 
-def _replay(file: Path, names: Source | None, wanted: TraceFilter, count: int | None, as_json: bool) -> None:
-    from koordebpf.tools.replay import replayed
-
-    _print(replayed(file, names, wanted, count), as_json, has_records=True)
-
-
 def _follow(watch: NodeWatch, asked: Asked, as_json: bool) -> None:
     from koordebpf.tools.trace import follow
 
     _print(follow(watch, asked), as_json, has_records=asked.records)
     _print_losses(watch)
-
-
-def _record(watch: NodeWatch, file: Path, asked: Asked) -> None:
-    from koordebpf.tools.replay import record_trace
-
-    echo(record_trace(watch, file, asked), err=True)
-    _print_losses(watch)
-
-
-def _ring_bytes() -> int:
-    from koordebpf.tools.record import RING_BYTES
-
-    return RING_BYTES
 
 
 def _print(items: Iterable[TraceOutput], as_json: bool, *, has_records: bool) -> None:

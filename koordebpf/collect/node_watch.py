@@ -49,7 +49,6 @@ class NodeWatch(Closing):
         min_stall_ns: shorter stalls are counted, not sent.
         measures: False: nothing scans, so that the scan need not be loaded.
         backend: which is wanted; None: as KOORDEBPF_BACKEND says, else the best that works here.
-        ring_bytes: of the ring buffer, for who expects a flood, a power of two; None: what the programs say.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class NodeWatch(Closing):
         *,
         measures: bool = True,
         backend: WantedBackend | None = None,
-        ring_bytes: int | None = None,
     ) -> None:
         self.scope = scope
         self.source = source
@@ -71,7 +69,7 @@ class NodeWatch(Closing):
         self._must_rescan = False
         self._rescanned_ns = 0
         self._pods_version = 0
-        self.request = signal_request(scope, min_stall_ns, measures=measures, ring_bytes=ring_bytes)
+        self.request = signal_request(scope, min_stall_ns, measures=measures)
         self.signals = open_signals(self.request, check_layout, wanted_backend(backend))
         self.health = SignalHealth(self.signals)
         self.rescan()

@@ -58,9 +58,7 @@ def open_scope(hierarchy: MemoryHierarchy, node_cgroup: Path | None, cgroup_root
     return NodeScope("cgroup", hierarchy, path, cgroup_id(path), kubelet_root)
 
 
-def signal_request(
-    scope: NodeScope, min_stall_ns: int, *, measures: bool = True, ring_bytes: int | None = None
-) -> SignalRequest:
+def signal_request(scope: NodeScope, min_stall_ns: int, *, measures: bool = True) -> SignalRequest:
     """Return what a backend is asked for about the node; the fields are those of `SignalRequest`."""
     hierarchy = scope.hierarchy
     return SignalRequest(
@@ -72,7 +70,6 @@ def signal_request(
         node_level=len(scope.path.relative_to(hierarchy.mount_point).parts),
         min_stall_ns=min_stall_ns,
         measures=measures,
-        ring_bytes=ring_bytes,
     )
 
 

@@ -57,19 +57,13 @@ def wall_time(ts_ns: int, offset_ns: int) -> datetime:
     return datetime.fromtimestamp((ts_ns + offset_ns) / NS_PER_S, UTC).astimezone()
 
 
-def open_watch(
-    scope: NodeScope,
-    names: Source | None,
-    asked: Asked,
-    backend: WantedBackend | None,
-    ring_bytes: int | None = None,
-) -> NodeWatch:
-    """Return the watch that is needed for it, to be closed; `names`: where they come from; `ring_bytes` as NodeWatch.
+def open_watch(scope: NodeScope, names: Source | None, asked: Asked, backend: WantedBackend | None) -> NodeWatch:
+    """Return the watch that is needed for it, to be closed; `names`: where they come from.
 
     Raises:  ConfigError, SupportError: as NodeWatch.
     """
     scans = asked.summary or "memcg_event" in asked.wanted.kinds
-    return NodeWatch(scope, names, asked.wanted.min_ns, measures=scans, backend=backend, ring_bytes=ring_bytes)
+    return NodeWatch(scope, names, asked.wanted.min_ns, measures=scans, backend=backend)
 
 
 def follow(watch: NodeWatch, asked: Asked) -> Iterator[TraceOutput]:
@@ -109,7 +103,7 @@ class _Trace:
         self._seen = 0
         self._book = StallBook()
         self._charges = _charge_book(watch) if asked.summary else None
-        self._narrow = Narrowing(watch, asked)
+        self._narrow = _Narrowing(watch, asked)
         self._events = None
         if asked.records and "memcg_event" in self._wanted.kinds:
             self._events = MemcgEventCounts(is_hierarchical=watch.scope.hierarchy.version == 2)
@@ -213,9 +207,8 @@ def _charge_book(watch: NodeWatch) -> ChargeBook:
     return ChargeBook(watch)
 
 
-class Narrowing:
-    """Filter in the kernel: wanted kinds, and records of wanted cgroups only."""
-
+class _Narrowing:
+    # The filter in the kernel: wanted kinds, and records of wanted cgroups only.
     def __init__(self, watch: NodeWatch, asked: Asked) -> None:
         self._watch, self._wanted = watch, asked.wanted
         self._sent: set[int] | None = None
@@ -223,7 +216,7 @@ class Narrowing:
         self.send()
 
     def send(self) -> None:
-        """Tell the kernel which cgroups are wanted, where that has changed; mkdir, rmdir and rename come always."""
+        # Which cgroups are wanted, where that has changed; mkdir, rmdir and rename come always.
         if not self._wanted.names_cgroups:
             return
         index = self._watch.index

@@ -54,7 +54,7 @@ _BENCHES = {
     "forecast": "time to threshold against what then happened",
     "scan": "usage and LRU of a thousand cgroups, beside their files",
     "usage": "CPU and memory of pods and containers: a pass, a round, an agent with it and without",
-    "ring": "records out of a ring buffer, and into a file, at full rate",
+    "ring": "records out of a ring buffer, as an agent takes them",
     "kernel_cost": "what the programs add to a reclaim",
     "credit": "memory predicted to come back with a pod, beside what came back",
     "katalyst": "Katalyst's eviction manager: watermark crossed to the kill, a round, what its gate costs",

@@ -32,7 +32,7 @@ from koordebpf.kube.http.transport import open_cluster
 open_cluster(pathlib.Path({str(kubeconfig)!r})).close()
 for path in sorted(pathlib.Path("koordebpf").rglob("*.py")):
     name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-    if not name.endswith(("__main__", "bcc_child", "recording", "ring_pages")):  # of them two need numpy, one bcc
+    if not name.endswith("__main__"):
         importlib.import_module(name)
 print(len(sys.modules))
 """

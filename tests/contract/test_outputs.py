@@ -1,6 +1,6 @@
 """Every option that names an output file, for every kind of what may be at that path: one rule, and nothing replaced.
 
-The commands run whole where they need no kernel; of `run`, `record` and `trace` it is what opens and writes the file.
+The commands run whole where they need no kernel; of `run` and `record` it is what opens and writes the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from koordebpf.store.frames import open_frames
 from koordebpf.store.outputs.output_file import READER_S, OutputFile
 from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.recorder.settings import RecorderSettings
-from koordebpf.store.recording import Recorder, own_header
 from koordebpf.store.sink import AgentStopped
 from tests.support.values.rounds import round_at, round_ended
 from tests.unit.cli.test_reference import commands
@@ -72,11 +71,6 @@ def _record(path: Path, _given: Path) -> None:
     recorder.publish(AgentStopped(0))
 
 
-def _trace(path: Path, _given: Path) -> None:
-    with Recorder(path, own_header({})) as recorder:
-        recorder.finish(0)
-
-
 def _run(*arguments: object) -> None:
     result = CliRunner().invoke(_group, [*map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -89,7 +83,6 @@ WRITERS: dict[tuple[str, str], Callable[[Path, Path], None]] = {
     ("run", "audit"): _audit,
     ("run", "frames"): _frames,
     ("record", "output"): _record,
-    ("trace", "record_to"): _trace,
 }
 GROWING = {("run", "audit"), ("run", "frames")}  # appended to, not replaced
 # Parameters that name what is read, a folder, a cgroup, or a socket.

@@ -275,28 +275,6 @@ class TestTrace:
         assert max(map(len, text.splitlines())) <= 80
         assert "SINCE BOOT" in text
 
-    @only_programs
-    def test_what_was_recorded_is_replayed_with_its_owners(
-        self, tight: Path, node: NodeCgroup, manifest: Path, tmp_path: Path, trace_schema: Draft202012Validator
-    ) -> None:
-        manifest = node.write_manifest(manifest)
-        recording = tmp_path / "events"
-        done = koordebpf(
-            "trace", "--record", str(recording), "--count", str(10 * N), "--kind", "reclaim",
-            "--node-cgroup", str(node.path),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == ""
-        assert f"{10 * N} records" in done.stderr and "0 lost" in done.stderr
-        replayed = lines_of(koordebpf("trace", "--replay", str(recording), "--json", "--pods", str(manifest)))
-        assert len(replayed) == 10 * N
-        for line in replayed:
-            trace_schema.validate(line)
-        assert "tight" in {line["owner"]["pod_name"] for line in replayed if line["owner"]}
-        text = koordebpf("trace", "--replay", str(recording), "--count", str(N)).stdout.splitlines()
-        assert len(text) == N + 1
-        assert max(map(len, text)) <= 80
-
     @pytest.mark.slow
     @only_programs
     def test_what_was_lost_is_said_at_the_end(self, tight: Path, node: NodeCgroup) -> None:
@@ -346,10 +324,7 @@ class TestTrace:
         [
             ("--summary", "--count", "3"),
             ("--every", "3"),
-            ("--replay", "/dev/null", "--since-boot"),
-            ("--record", "/dev/null", "--json"),
             ("--kind", "rumour"),
-            ("--replay", "/dev/null"),
         ],
     )
     def test_what_makes_no_sense_is_refused(self, arguments: tuple[str, ...]) -> None:

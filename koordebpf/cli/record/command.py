@@ -36,8 +36,7 @@ def record(
     """Record what an agent would decide on this node, each round with all it is decided from.
 
     It needs no agent, and one that runs here is not disturbed: nothing is evicted, written to a cgroup or served. FILE
-    is replaced, - is standard output; koordebpf replay, plan and explain read it, here and on other machines. For the
-    kernel's own events see koordebpf trace --record.
+    is replaced, - is standard output; koordebpf replay, plan and explain read it, here and on other machines.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ class BccSignals(Closing):
         self._missed: RecursionMisses | None = None
         self._lost_at = 0
         try:
-            flags = _flags(os.environ.get(RELEASE_VARIABLE), request.ring_bytes)
+            flags = _flags(os.environ.get(RELEASE_VARIABLE))
             with Builder(source_folder(), flags, time_limit_s) as builder:
                 self._take_maps(*builder.build(), request, check_layout)
                 self._take_programs(*builder.attach(), request)
@@ -76,7 +76,7 @@ class BccSignals(Closing):
             maps[name] = Map(name, fd, value_bytes, entries)
             if name == "events":
                 is_ring = kind == _RINGBUF
-                self._reader = RingReader(maps[name]) if is_ring else PerfReader(maps[name], request.ring_bytes)
+                self._reader = RingReader(maps[name]) if is_ring else PerfReader(maps[name])
         self._lost_at = layouts["koord_totals"][1]["ring_lost"]
         self._maps = SignalMaps(maps)
         self._maps.listen_to(request)
@@ -189,10 +189,9 @@ class BccSignals(Closing):
             os.close(self._fds.pop())
 
 
-def _flags(release: str | None, ring_bytes: int | None) -> list[str]:
-    flags = [f"-DKOORD_RING_BYTES={ring_bytes}"] if ring_bytes else []
-    if release:
-        if not re.fullmatch(r"\d+\.\d+", release):
-            raise ConfigError(RELEASE_VARIABLE, release, "must be a kernel release as 5.4")
-        flags.append(f"-DKOORD_RELEASE=KERNEL_VERSION({release.replace('.', ',')},0)")
-    return flags
+def _flags(release: str | None) -> list[str]:
+    if not release:
+        return []
+    if not re.fullmatch(r"\d+\.\d+", release):
+        raise ConfigError(RELEASE_VARIABLE, release, "must be a kernel release as 5.4")
+    return [f"-DKOORD_RELEASE=KERNEL_VERSION({release.replace('.', ',')},0)"]

@@ -101,8 +101,6 @@ class KernelSignals(Closing):
     def _prepare(self, obj: libbpf.Object) -> None:
         for name in _STRUCTS:
             self._check_layout(name, obj.layout(name))
-        if self._request.ring_bytes:
-            obj.set_max_entries("events", self._request.ring_bytes)
         if not self._request.measures:
             obj.set_max_entries("memcgs", 1)
             obj.set_max_entries("memcg_nodes", 1)

@@ -21,10 +21,10 @@ _SAMPLE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p,
 _LOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
 
 
-def pages_per_cpu(cpus: int, ring_bytes: int | None = None, page_bytes: int = PAGE_BYTES) -> int:
-    """Return the pages of one CPU's buffer, a power of two; `ring_bytes` is what all share, None what suits so many."""
-    share = 1 << ((ring_bytes or _ALL_BYTES) // page_bytes // cpus).bit_length() >> 1
-    return max(_MIN_BYTES // page_bytes, share if ring_bytes else min(_MAX_BYTES // page_bytes, share))
+def pages_per_cpu(cpus: int, page_bytes: int = PAGE_BYTES) -> int:
+    """Return the pages of one CPU's buffer, a power of two."""
+    share = 1 << (_ALL_BYTES // page_bytes // cpus).bit_length() >> 1
+    return max(_MIN_BYTES // page_bytes, min(_MAX_BYTES // page_bytes, share))
 
 
 class PerfReader:
@@ -33,12 +33,11 @@ class PerfReader:
     Records of one CPU come in their order, those of several CPUs one CPU after the other.
     """
 
-    def __init__(self, buffers: libbpf.Map, ring_bytes: int | None = None) -> None:
+    def __init__(self, buffers: libbpf.Map) -> None:
         """Give each CPU that is online its buffer.
 
         Args:
             buffers: the map, one element for each CPU.
-            ring_bytes: what a ring in their place would have, as `pages_per_cpu` shares it.
         Raises:  SupportError: libbpf is older than 0.6. OSError: the kernel refuses the memory.
         """
         self._lib = libbpf.library()
@@ -48,7 +47,7 @@ class PerfReader:
             )
         self._lib.perf_buffer__new.restype = ctypes.c_void_p
         self._map = buffers
-        self._pages = pages_per_cpu(buffers.max_entries, ring_bytes)
+        self._pages = pages_per_cpu(buffers.max_entries)
         self._pending: list[bytes] = []
         self._callbacks = _SAMPLE(self._take), _LOST(self._lose)  # kept: libbpf holds only the addresses
         self._buffers: ctypes.c_void_p | None = None

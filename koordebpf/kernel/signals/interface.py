@@ -38,7 +38,6 @@ class SignalRequest(msgspec.Struct, frozen=True):
     node_level: int = 0  # depth of `root` below the mount point
     min_stall_ns: int = 0  # shorter stalls are counted but not sent
     measures: bool = True  # False: only listens, so that the scan need not be loaded
-    ring_bytes: int | None = None  # of the ring buffer: a power of two of pages; None: what the programs say
 
 
 class Backend(Protocol):

@@ -66,9 +66,6 @@ def open_recording(path: str) -> Recording:
 def _refuse_others(path: Path) -> None:
     with os.fdopen(open_regular(path, os.O_RDONLY, follows=True), "rb") as file:
         start = file.read(4096)
-    if start.startswith(b"koordrec"):
-        rule = "is a recording of kernel events: koordebpf trace --replay reads it"
-        raise ConfigError(str(path), "koordrec", rule)
     if start.startswith(b"{"):
         raise ConfigError(str(path), "JSON", "is no recording: koordebpf plan reads frames, koordebpf explain an audit")
 

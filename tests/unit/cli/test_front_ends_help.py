@@ -14,7 +14,7 @@ from koordebpf.cli.trace import trace
 from koordebpf.report.trace.record_line import KINDS
 
 COMMANDS = ("trace", "top", "doctor")
-HEAVY = {"rich", "numpy", "kubernetes", "urllib3", "yaml", "prometheus_client", "psutil", "msgspec", "ctypes"}
+HEAVY = {"rich", "kubernetes", "urllib3", "yaml", "prometheus_client", "psutil", "msgspec", "ctypes"}
 
 
 def help_of(command: str) -> list[str]:

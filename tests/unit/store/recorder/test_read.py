@@ -147,7 +147,7 @@ def test_a_damaged_round_is_none_and_named(tmp_path: Path) -> None:
     assert f"{shard}: offset" in again.problems[-1]
 
 
-@pytest.mark.parametrize("start", [b"", b"KRR", b"KRR2", b"{}" * 40, b"koordrec" * 10])
+@pytest.mark.parametrize("start", [b"", b"KRR", b"KRR2", b"{}" * 40, b"PERFILE2" * 10])
 def test_what_begins_otherwise_is_no_recording(tmp_path: Path, start: bytes) -> None:
     (tmp_path / "x").write_bytes(start)
     assert not is_recording_path(str(tmp_path / "x"))

@@ -305,7 +305,6 @@ def test_redact_replaces_a_recording_by_its_copy(path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "said"),
     [
-        (b"koordrec" + bytes(100), "koordebpf trace --replay reads it"),
         (b'{"schema": 1}', "koordebpf plan reads frames"),
         (b"\x7fELF" + bytes(100), "must be a recording of an agent's rounds"),
     ],
