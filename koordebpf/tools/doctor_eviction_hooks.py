@@ -4,36 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from koordebpf.act.eviction_hooks.settings import WebhookHook
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.kernel.signals.interface import SignalSource
 
 _COST = "evictions are made all the same, and this is not called"
+_REMEDY = "Mount it into the agent's container, readable, and writable by root alone."
 
 
 def eviction_hook_sources(config: AgentConfig) -> tuple[SignalSource, ...]:
-    """Return one line for each hook that is set: whether its program and files are there."""
-    settings = config.eviction_hooks
-    if not settings.hooks:
-        return ()
-    from koordebpf.act.eviction_hooks.command import command_problem
-
-    found = [
-        _line(each.name, f"runs {each.command[0]}", command_problem(Path(each.command[0])))
-        for each in settings.commands
-    ]
-    found += [
-        _line(each.name, "posts to its URL", _missing(each.url_file, each.ca_file, each.headers_file))
-        for each in settings.webhooks
-    ]
-    return tuple(found)
+    """Return one line for each hook that is set: whether its files are there."""
+    return tuple(map(_line, config.eviction_hooks.webhooks))
 
 
-def _line(name: str, does: str, problem: str | None) -> SignalSource:
-    signal = f"eviction hook {name}"
+def _line(hook: WebhookHook) -> SignalSource:
+    signal = f"eviction hook {hook.name}"
+    problem = _missing(hook.url_file, hook.ca_file, hook.headers_file)
     if problem is None:
-        return SignalSource(signal, does, True)
-    remedy = "Mount it into the agent's container, readable and for commands executable, and writable by root alone."
-    return SignalSource(signal, "", False, problem, remedy, _COST)
+        return SignalSource(signal, "posts to its URL", True)
+    return SignalSource(signal, "", False, problem, _REMEDY, _COST)
 
 
 def _missing(*paths: str | None) -> str | None:

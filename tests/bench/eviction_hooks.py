@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from multiprocessing import get_context
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from koordebpf.act.eviction_hooks.command import Launcher
 from koordebpf.act.eviction_hooks.runner import open_hooks
-from koordebpf.act.eviction_hooks.settings import NO_HOOKS, CommandHook, EvictionHookSettings
+from koordebpf.act.eviction_hooks.settings import NO_HOOKS, EvictionHookSettings, WebhookHook
+from koordebpf.act.eviction_hooks.webhook import Webhook
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
+from koordebpf.kube.http.deadlines import OpenConnections
 from koordebpf.policy.decide_tick import decided_again
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
@@ -36,23 +39,43 @@ _STEP_S = 0.001
 
 def eviction_hooks(report: Report) -> None:
     """Measure a round's events, the loop's lateness, and memory."""
-    with TemporaryDirectory() as name:
-        hangs = Path(name) / "hangs"
-        hangs.write_text("#!/bin/sh\nsleep 100\n")
-        hangs.chmod(0o755)
-        commands = {
-            "none": NO_HOOKS,
-            "4 that work": _commands("/bin/true"),
-            "4 that hang": _commands(str(hangs)),
-        }
-        _rounds(report, commands)
-    _lateness(report)
-    _memory(report)
+    with _servers() as (answers, hangs):
+        _rounds(report, {"none": NO_HOOKS, "4 that work": _webhooks(answers), "4 that hang": _webhooks(hangs)})
+        _lateness(report, answers)
+        _memory(report, answers)
 
 
-def _commands(command: str) -> EvictionHookSettings:
-    hooks = (CommandHook(name=f"hook-{n}", command=(command,), timeout_seconds=1) for n in range(4))
-    return EvictionHookSettings(commands=tuple(hooks))
+# The URLs of one that answers at once, in a process of its own, and of one that never does.
+@contextmanager
+def _servers() -> Iterator[tuple[str, str]]:
+    server = HTTPServer(("127.0.0.1", 0), _Answers)
+    process = get_context("fork").Process(target=server.serve_forever, daemon=True)
+    process.start()
+    with server.socket, socket.create_server(("127.0.0.1", 0)) as hangs:
+        try:
+            yield _url(server.socket), _url(hangs)
+        finally:
+            process.terminate()
+            process.join()
+
+
+def _url(listening: socket.socket) -> str:
+    return f"http://127.0.0.1:{listening.getsockname()[1]}/"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def _webhooks(url: str) -> EvictionHookSettings:
+    hooks = (WebhookHook(name=f"hook-{n}", url=url, timeout_seconds=1) for n in range(4))
+    return EvictionHookSettings(webhooks=tuple(hooks))
 
 
 # In turn, so that what else the machine does is in each of them.
@@ -78,7 +101,7 @@ def _rounds(report: Report, settings: dict[str, EvictionHookSettings]) -> None:
 def _rig(settings: EvictionHookSettings) -> tuple[Sinks, Callable[[], None]]:
     plans = OpenPlans("node", dry_run=False)
     opened = open_hooks(settings)
-    hooks = EvictionHookSink(opened, plans) if settings.hooks else None
+    hooks = EvictionHookSink(opened, plans) if settings.webhooks else None
     return open_sinks(plans, AgentMetrics(), Health(), Recent(plans), hooks=hooks), opened.close
 
 
@@ -92,13 +115,13 @@ def _publish(sinks: Sinks, plan: Plan, now_ns: int) -> None:
     sinks.publish(TickEnded(now_ns))
 
 
-# A loop that sleeps for a millisecond, while another thread starts programs; how late it wakes.
-def _lateness(report: Report) -> None:
+# A loop that sleeps for a millisecond, while another thread calls a webhook; how late it wakes.
+def _lateness(report: Report, url: str) -> None:
     n = 1_000 if report.quick else 5_000
-    launcher = Launcher()
+    webhook = Webhook(WebhookHook(name="hook", url=url), OpenConnections())
     ways: dict[str, Callable[[], object]] = {
-        "nothing is started": lambda: None,
-        "commands by the launcher": lambda: launcher.run(["/bin/true"], b"{}", 5),
+        "nothing is called": lambda: None,
+        "a webhook is called": lambda: webhook.call(b"{}"),
     }
     for name, start in ways.items():
         with _starting(start):
@@ -107,9 +130,8 @@ def _lateness(report: Report) -> None:
                 due_ns = time.perf_counter_ns() + int(_STEP_S * 1e9)
                 time.sleep(_STEP_S)
                 late.append((time.perf_counter_ns() - due_ns) / 1e3)
-        method = f"a loop each ms; one program each {_CALL_EVERY_S * 1e3:.0f} ms by another thread"
+        method = f"a loop each ms; one call each {_CALL_EVERY_S * 1e3:.0f} ms by another thread"
         report.add(figure(f"the loop is late, {name}", "µs", late, method))
-    launcher.close()
 
 
 @contextmanager
@@ -129,22 +151,17 @@ def _starting(start: Callable[[], object]) -> Iterator[None]:
         thread.join()
 
 
-def _memory(report: Report) -> None:
-    before = _kib("self", "Rss")
-    hooks = open_hooks(_commands("/bin/true"))
+def _memory(report: Report, url: str) -> None:
+    before = _kib()
+    hooks = open_hooks(_webhooks(url))
     for _ in range(20):
         hooks.call("before", lambda _: b"{}", dry_run=False)
     while sum(hooks.counts().values()) < 80:
         time.sleep(0.01)
-    report.add(figure("memory of 4 hooks in the agent", "KiB", [_kib("self", "Rss") - before], "smaps_rollup, RSS"))
+    report.add(figure("memory of 4 hooks in the agent", "KiB", [_kib() - before], "smaps_rollup, RSS"))
     hooks.close()
-    launcher = Launcher()
-    launcher.run(["/bin/true"], b"{}", 5)
-    for kind in ("Rss", "Pss"):
-        report.add(figure(f"memory of the launcher, {kind}", "KiB", [_kib(str(launcher.pid), kind)], "smaps_rollup"))
-    launcher.close()
 
 
-def _kib(process: str, kind: str) -> float:
-    text = Path(f"/proc/{process}/smaps_rollup").read_text()
-    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{kind}:")))
+def _kib() -> float:
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith("Rss:")))

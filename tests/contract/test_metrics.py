@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from koordebpf.act.eviction_hooks.ran import Ran
 from koordebpf.act.eviction_hooks.runner import EvictionHooks
-from koordebpf.act.eviction_hooks.settings import CommandHook
+from koordebpf.act.eviction_hooks.settings import WebhookHook
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.io.worker import Supervisor
@@ -265,7 +265,7 @@ def metrics() -> AgentMetrics:
     metrics.node.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
     metrics.sinks.errors = {"audit": 1}
     metrics.sinks.foresight = ForesightSink(EvictionWarningSettings(), "n1", None, dry_run=True)
-    hooks = EvictionHooks([(CommandHook(name="page-me", command=("/opt/notify",)), DoesNothing())])
+    hooks = EvictionHooks([(WebhookHook(name="page-me", url="https://pager.example/"), DoesNothing())])
     hooks.close()
     metrics.sinks.hooks = EvictionHookSink(hooks, OpenPlans("n1", dry_run=True))
     metrics.sinks.log_sink = LineSink(lambda _line: None, "log")

@@ -16,7 +16,6 @@ _KERNEL = {
     "act/resctrl/groups.py": "tasks of resctrl groups; a group is recorded first, and removed with all of them",
     "kernel/cgroup/reclaim.py": "memory.reclaim, an order that leaves no value; each one is audited as a write",
     "kernel/cgroup/freezer.py": "a kill's freeze and lifted limits, in the write-ahead log before; a successor ends it",
-    "act/eviction_hooks/launcher.py": "oom_score_adj of itself, a process that ends with the agent",
     "kernel/host/cpu_support.py": "opened and closed again, to tell whether it could be written",
     "kernel/host/protection.py": "oom_score_adj of the agent itself",
     "kernel/proc/oom_score.py": "oom_score_adj of processes, which end; what each container had is on disk before",

@@ -1,1 +1,1 @@
-"""Runs what an operator wants called before and after an eviction: commands and webhooks, never in its way."""
+"""Runs what an operator wants called before and after an eviction: webhooks, never in its way."""

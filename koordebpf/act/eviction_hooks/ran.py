@@ -20,10 +20,7 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 class Hook(Protocol):
-    """One command or URL. It may wait for as long as its time limit."""
-
-    def problem(self) -> str | None:
-        """Return what is wrong with it before it was called; None: nothing is known to be. It may wait."""
+    """One URL. It may wait for as long as its time limit."""
 
     def call(self, payload: bytes) -> Ran:
         """Call it once, with JSON; return what came of it, and raise nothing that a hook can cause."""

@@ -12,9 +12,11 @@ from queue import Empty, Queue
 from typing import NamedTuple
 
 from koordebpf.act.eviction_hooks.ran import OUTCOMES, CallOutcome, Hook, Ran
-from koordebpf.act.eviction_hooks.settings import CommandHook, EvictionHookSettings, WebhookHook, When
+from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, WebhookHook, When
+from koordebpf.act.eviction_hooks.webhook import Webhook
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.kernel.io.worker import Supervisor
+from koordebpf.kube.http.deadlines import OpenConnections
 from koordebpf.printable import printable
 from koordebpf.state.outcome import HookResult
 from koordebpf.units import NS_PER_S
@@ -23,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 # Why 20: the evictions of two minutes, before and after; a hook that is behind by more is of no use for them.
 QUEUED = 20
-# Why 20 ms: kills by cgroup have released their memory by then, and what a hook starts takes no CPU from them.
+# Why 20 ms: kills by cgroup have released their memory by then, and a call takes no CPU from them.
 REST_S = 0.02
 CLOSE_S = 0.5  # Why: as the audit has it; what is sent by then runs to its end
 _SHOWN_CHARS = 200
@@ -42,7 +44,7 @@ class _Call(NamedTuple):
 
 class _Worker:
     # Counts and `ended` are written by the thread and, of calls that are dropped, by the caller.
-    def __init__(self, settings: CommandHook | WebhookHook, hook: Hook, rest_s: float) -> None:
+    def __init__(self, settings: WebhookHook, hook: Hook, rest_s: float) -> None:
         self.settings = settings
         self.counts: dict[CallOutcome, int] = dict.fromkeys(OUTCOMES, 0)
         self.spent_ns = 0
@@ -83,13 +85,8 @@ class _Worker:
         self.counts["dropped"] += 1
 
     def _work(self, supervisor: Supervisor) -> None:
-        supervisor.call(self._look)
         while (call := self._queue.get()) is not None:
             supervisor.call(functools.partial(self._do, call))
-
-    def _look(self) -> None:
-        if problem := self._hook.problem():
-            _log.warning("hook %s: %s", self.settings.name, problem)
 
     def _do(self, call: _Call) -> None:
         time.sleep(max(0.0, call.due_s - time.monotonic()))
@@ -131,7 +128,7 @@ class EvictionHooks:
 
     def __init__(
         self,
-        hooks: Sequence[tuple[CommandHook | WebhookHook, Hook]],
+        hooks: Sequence[tuple[WebhookHook, Hook]],
         close: Callable[[], None] = lambda: None,
         *,
         rest_s: float = REST_S,
@@ -177,7 +174,7 @@ class EvictionHooks:
         return "; ".join(found) or None
 
     def close(self) -> None:
-        """Call what is queued, for at most `close_s`, then stop; commands that run end by themselves."""
+        """Call what is queued, for at most `close_s`, then stop."""
         for each in self._workers:
             each.close()
         if not have_ended([each.thread for each in self._workers], self._close_s):
@@ -189,34 +186,12 @@ class EvictionHooks:
         self._close()
 
     @staticmethod
-    def _is_asked(settings: CommandHook | WebhookHook, when: When, dry_run: bool) -> bool:
+    def _is_asked(settings: WebhookHook, when: When, dry_run: bool) -> bool:
         return when in settings.when and (settings.dry_run or not dry_run)
 
 
 def open_hooks(settings: EvictionHookSettings) -> EvictionHooks:
-    """Start what calls the hooks; what is wrong with a command by now is logged by its thread.
-
-    Only what is needed is loaded: urllib3 where there is a webhook.
-    """
-    hooks: list[tuple[CommandHook | WebhookHook, Hook]] = []
-    closes: list[Callable[[], None]] = []
-    if settings.commands:
-        from koordebpf.act.eviction_hooks.command import Command, Launcher
-
-        launcher = Launcher()
-        closes.append(launcher.close)
-        hooks += [(each, Command(each, launcher)) for each in settings.commands]
-    if settings.webhooks:
-        from koordebpf.act.eviction_hooks.webhook import Webhook
-        from koordebpf.kube.http.deadlines import OpenConnections
-
-        wires = OpenConnections()
-        wires.start()
-        closes.append(wires.cut)
-        hooks += [(each, Webhook(each, wires)) for each in settings.webhooks]
-
-    def close() -> None:
-        for each in closes:
-            each()
-
-    return EvictionHooks(hooks, close)
+    """Start what calls the hooks."""
+    wires = OpenConnections()
+    wires.start()
+    return EvictionHooks([(each, Webhook(each, wires)) for each in settings.webhooks], wires.cut)

@@ -35,10 +35,6 @@ class Webhook:
         self._pool.pool_classes_by_scheme = pool_classes(wires)
         self._lock = threading.Lock()
 
-    def problem(self) -> str | None:
-        """Return None: a server that is away now may be there when it is needed."""
-        return None
-
     def call(self, payload: bytes) -> Ran:
         """Post the payload; any answer from 200 to 299 is a good one."""
         settings = self._settings

@@ -24,7 +24,7 @@ def open_eviction_hooks(config: AgentConfig, plans: OpenPlans, beside: Beside) -
 
     A hook that cannot be called is logged and does not keep the agent from its start.
     """
-    if not config.eviction_hooks.hooks:
+    if not config.eviction_hooks.webhooks:
         return None
     from koordebpf.act.eviction_hooks.runner import open_hooks
     from koordebpf.report.eviction_hooks import EvictionHookSink

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from koordebpf.act.eviction_hooks.ran import Hook, Ran
 from koordebpf.act.eviction_hooks.runner import CLOSE_S, QUEUED, EvictionHooks
-from koordebpf.act.eviction_hooks.settings import CommandHook
+from koordebpf.act.eviction_hooks.settings import WebhookHook
 from koordebpf.state.outcome import HookResult
 from tests.support.patience import patience
 
@@ -23,9 +23,6 @@ class Answers:
     def __init__(self, *answers: Ran | Exception) -> None:
         self._answers = list(answers)
         self.payloads: list[bytes] = []
-
-    def problem(self) -> str | None:
-        return None
 
     def call(self, payload: bytes) -> Ran:
         self.payloads.append(payload)
@@ -41,23 +38,20 @@ class Hangs:
     def __init__(self) -> None:
         self.over, self.is_called = threading.Event(), threading.Event()
 
-    def problem(self) -> str | None:
-        return None
-
     def call(self, payload: bytes) -> Ran:
         del payload
         self.is_called.set()
         self.over.wait()
-        return Ran("timed_out", "not ended after 1 s")
+        return Ran("timed_out", "no answer within 1 s")
 
 
 # An agent that ends waits for a second; what is tested here is what comes of each call, on a busy machine too.
-def calling(*hooks: tuple[CommandHook, Hook], close_s: float = patience(30)) -> EvictionHooks:
+def calling(*hooks: tuple[WebhookHook, Hook], close_s: float = patience(30)) -> EvictionHooks:
     return EvictionHooks(hooks, rest_s=0.0, close_s=close_s)
 
 
-def hook(name: str, **more: object) -> CommandHook:
-    return CommandHook(name=name, command=("/x",), **more)  # type: ignore[arg-type]
+def hook(name: str, **more: object) -> WebhookHook:
+    return WebhookHook(name=name, url="https://chat.example/", **more)  # type: ignore[arg-type]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -137,19 +131,17 @@ def test_an_end_with_a_full_queue_waits_no_longer_than_the_calls_take() -> None:
 
 def test_an_outage_is_named_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    failed = Ran("failed", "ended with status 1", "no \x1b[31mroute\n")
-    answers = Answers(failed, failed, Ran("timed_out", "not ended after 2 s"), Ran("done", "", "sent"), failed)
+    failed = Ran("failed", "answered 500", "no \x1b[31mroute\n")
+    answers = Answers(failed, failed, Ran("timed_out", "no answer within 2 s"), Ran("done", "", "sent"), failed)
     hooks = calling((hook("a"), answers))
     for _ in range(5):
         hooks.call("after", lambda _: b"{}", dry_run=False)
     wait_for(lambda: sum(hooks.counts().values()) == 5)
-    assert hooks.problem() == r"a: ended with status 1: no \x1b[31mroute"
+    assert hooks.problem() == r"a: answered 500: no \x1b[31mroute"
     hooks.close()
     assert of(hooks.counts(), "a") == {"failed": 3, "timed_out": 1, "done": 1}
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert (
-        warnings == [r"hook a failed: ended with status 1: no \x1b[31mroute; more of its failures are only counted"] * 2
-    )
+    assert warnings == [r"hook a failed: answered 500: no \x1b[31mroute; more of its failures are only counted"] * 2
     assert caplog.text.count("hook a works again, after 3 calls that failed") == 1
     debug = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
     assert debug == [r"hook a said: no \x1b[31mroute"] * 2 + ["hook a said: sent", r"hook a said: no \x1b[31mroute"]
@@ -181,7 +173,7 @@ def test_hooks_are_asked_by_moment_and_mode() -> None:
 
 
 def test_what_became_of_each_call_is_known_by_its_decision() -> None:
-    answers = Answers(Ran("done"), Ran("failed", "ended with \x1b status 1"), Ran("timed_out", "not ended after 2 s"))
+    answers = Answers(Ran("done"), Ran("failed", "answered \x1b 500"), Ran("timed_out", "no answer within 2 s"))
     hooks = calling((hook("a"), answers), (hook("b", when=("after",)), Answers()))
     for when, decision in (("before", "1"), ("after", "1"), ("after", "2")):
         hooks.call(when, lambda _: b"{}", dry_run=False, decision=decision)  # type: ignore[arg-type]
@@ -190,10 +182,10 @@ def test_what_became_of_each_call_is_known_by_its_decision() -> None:
     assert ended == {
         "1": [
             HookResult("a", "before", "done", 0),
-            HookResult("a", "after", "failed", 0, r"ended with \x1b status 1"),
+            HookResult("a", "after", "failed", 0, r"answered \x1b 500"),
             HookResult("b", "after", "done", 0),
         ],
-        "2": [HookResult("a", "after", "timed_out", 0, "not ended after 2 s"), HookResult("b", "after", "done", 0)],
+        "2": [HookResult("a", "after", "timed_out", 0, "no answer within 2 s"), HookResult("b", "after", "done", 0)],
     }
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import yaml
 
-from koordebpf.act.eviction_hooks.settings import CommandHook, WebhookHook
+from koordebpf.act.eviction_hooks.settings import WebhookHook
 from koordebpf.agent.config.file import (
     API_VERSION,
     KIND,
@@ -110,8 +110,6 @@ def another(setting: Setting, now: Any) -> Any:
             return [next(word for word in get_args(item) if word not in now)]
         if item is ShadowConfiguration:
             return [{"name": "eager", "settings": {"memoryEvictThresholdPercent": 70}}]
-        if item is CommandHook:
-            return [msgspec.json.decode(msgspec.json.encode(CommandHook(name="page-me", command=("/opt/notify",))))]
         if item is WebhookHook:
             return [msgspec.json.decode(msgspec.json.encode(WebhookHook(name="chat", url="https://chat.example/")))]
         text = (

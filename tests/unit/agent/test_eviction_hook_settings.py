@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.eviction_hooks.settings import CommandHook, EvictionHookSettings, WebhookHook
+from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, WebhookHook
 from koordebpf.agent.config.file import check_config, config_text, read_config
 from koordebpf.agent.config.settings import AgentConfig, agent_config
 from koordebpf.agent.warning.open import open_eviction_hooks, open_foresight
@@ -22,13 +22,12 @@ ROOT = Path(__file__).parents[3]
 HEAD = "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\n"
 HOOKS = """
 evictionHooks:
-  commands:
+  webhooks:
     - name: page-me
-      command: [/opt/notify, --json]
+      urlFile: /etc/url
       when: [before]
       timeoutSeconds: 2
       dryRun: true
-  webhooks:
     - name: chat
       url: https://chat.example/hooks/1?a=b
       caFile: /etc/ca.crt
@@ -45,17 +44,13 @@ def config_of(text: str) -> AgentConfig:
 
 def test_the_section_is_read() -> None:
     config = config_of(HOOKS)
-    assert config.eviction_hooks.commands == (
-        CommandHook(
-            name="page-me", command=("/opt/notify", "--json"), when=("before",), timeout_seconds=2, dry_run=True
-        ),
-    )
     assert config.eviction_hooks.webhooks == (
+        WebhookHook(name="page-me", url_file="/etc/url", when=("before",), timeout_seconds=2, dry_run=True),
         WebhookHook(
             name="chat", url="https://chat.example/hooks/1?a=b", ca_file="/etc/ca.crt", headers_file="/etc/headers"
         ),
     )
-    assert config.eviction_hooks.webhooks[0].when == ("before", "after")
+    assert config.eviction_hooks.webhooks[1].when == ("before", "after")
     assert config.eviction_warning.ahead_ns == 30 * NS_PER_S
     assert config.eviction_warning.calm_ns == 120 * NS_PER_S
 
@@ -65,10 +60,6 @@ def test_what_is_shown_is_read_again() -> None:
     assert agent_config(read_config("c.yaml", config_text(config).encode())) == config
 
 
-def commands(text: str) -> str:
-    return f"evictionHooks: {{commands: [{text}]}}"
-
-
 def webhooks(text: str) -> str:
     return f"evictionHooks: {{webhooks: [{text}]}}"
 
@@ -76,21 +67,17 @@ def webhooks(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (commands("{name: a, command: [notify]}"), "'notify': must be an absolute path; no shell is run"),
-        (commands("{name: a, command: []}"), "length >= 1"),
-        (commands("{name: a}"), "missing required field"),
-        (commands("{name: A b, command: [/x]}"), "commands"),
-        (commands("{name: a, comand: [/x]}"), "no such field; did you mean command?"),
-        (commands("{name: a, command: [/x], timeout: 2s}"), "commands[0].timeout: no such field"),
-        (commands("{name: a, command: [/x], timeoutSeconds: 31}"), "must be an integer <= 30"),
-        (commands("{name: a, command: [/x], timeoutSeconds: 0}"), "must be an integer >= 1"),
-        (commands("{name: a, command: [/x], when: [during]}"), "must be one of after, before"),
-        (commands("{name: a, command: [/x], when: []}"), "length >= 1"),
-        (commands("{name: a, command: [/x], when: [before, before]}"), "at most once"),
-        (commands('{name: a, command: [/x, "a\\0b"]}'), "must have no NUL"),
-        (commands(f"{{name: a, command: [/x, {'y' * 9000}]}}"), "8192 bytes or less"),
-        (commands("{name: a, command: [/x]}, {name: a, command: [/y]}"), "'a': must be the name of one hook"),
-        (commands(", ".join(f"{{name: a{n}, command: [/x]}}" for n in range(9))), "commands"),
+        (webhooks("{url: 'https://h'}"), "missing required field"),
+        (webhooks("{name: A b, url: 'https://h'}"), "webhooks"),
+        (webhooks("{name: a, urll: 'https://h'}"), "no such field; did you mean url?"),
+        (webhooks("{name: a, url: 'https://h', timeout: 2s}"), "webhooks[0].timeout: no such field"),
+        (webhooks("{name: a, url: 'https://h', timeoutSeconds: 31}"), "must be an integer <= 30"),
+        (webhooks("{name: a, url: 'https://h', timeoutSeconds: 0}"), "must be an integer >= 1"),
+        (webhooks("{name: a, url: 'https://h', when: [during]}"), "must be one of after, before"),
+        (webhooks("{name: a, url: 'https://h', when: []}"), "length >= 1"),
+        (webhooks("{name: a, url: 'https://h', when: [before, before]}"), "at most once"),
+        (webhooks("{name: a, url: 'https://h'}, {name: a, url: 'https://i'}"), "'a': must be the name of one hook"),
+        (webhooks(", ".join(f"{{name: a{n}, url: 'https://h'}}" for n in range(9))), "length <= 8"),
         (webhooks("{name: a}"), "'a': must have one of url and urlFile"),
         (webhooks("{name: a, url: 'https://h', urlFile: /x}"), "'a': must have one of url and urlFile"),
         (webhooks("{name: a, url: chat.example/secret}"), "must be a URL with http:// or https:// and a host"),
@@ -113,11 +100,11 @@ def test_what_is_wrong_is_named(text: str, said: str) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_nine_hooks_in_all_are_too_many() -> None:
-    five = ", ".join(f"{{name: a{n}, command: [/x]}}" for n in range(5))
-    four = ", ".join(f"{{name: b{n}, url: 'https://h/'}}" for n in range(4))
-    with pytest.raises(ConfigError, match="must be 8 or less in all"):
-        config_of(f"evictionHooks: {{commands: [{five}], webhooks: [{four}]}}")
+def test_a_command_is_refused_and_webhooks_are_named() -> None:
+    with pytest.raises(ConfigError) as error:
+        check_config("c.yaml", (HEAD + "evictionHooks:\n  commands: [{name: a, command: [/x]}]\n").encode())
+    value = "[{'name': 'a', 'command': ['/x']}]"
+    assert str(error.value) == f"c.yaml:4:3: evictionHooks.commands: {value}: no such field; known are webhooks"
 
 
 def test_a_misspelled_field_is_placed() -> None:
@@ -131,19 +118,13 @@ def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
     assert eviction_hook_sources(AgentConfig()) == ()
     (tmp_path / "url").write_text("https://chat.example/secret")
     settings = EvictionHookSettings(
-        commands=(
-            CommandHook(name="there", command=("/bin/true",)),
-            CommandHook(name="gone", command=(str(tmp_path / "gone"),)),
-        ),
         webhooks=(
             WebhookHook(name="chat", url_file=str(tmp_path / "url")),
             WebhookHook(name="ca", url="https://chat.example/secret", ca_file=str(tmp_path / "ca.crt")),
         ),
     )
-    there, gone, chat, authority = eviction_hook_sources(AgentConfig(eviction_hooks=settings))
-    assert (there.signal, there.works, there.how) == ("eviction hook there", True, "runs /bin/true")
-    assert (gone.works, gone.reason) == (False, f"{tmp_path}/gone: No such file or directory")
-    assert (chat.works, chat.how) == (True, "posts to its URL")
+    chat, authority = eviction_hook_sources(AgentConfig(eviction_hooks=settings))
+    assert (chat.signal, chat.works, chat.how) == ("eviction hook chat", True, "posts to its URL")
     assert (authority.works, authority.reason) == (False, f"{tmp_path}/ca.crt: No such file or directory")
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from koordebpf.act.eviction_hooks.ran import Hook, Ran
 from koordebpf.act.eviction_hooks.runner import EvictionHooks, Payload
-from koordebpf.act.eviction_hooks.settings import CommandHook, When
+from koordebpf.act.eviction_hooks.settings import WebhookHook, When
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.report.eviction_hooks import EvictionHookSink, HookCall, hook_schema
@@ -26,9 +26,6 @@ from tests.unit.report.test_report import outcome, plan
 class Noted(Hook):
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
-
-    def problem(self) -> str | None:
-        return None
 
     def call(self, payload: bytes) -> Ran:
         assert payload.endswith(b"}\n")
@@ -46,10 +43,10 @@ class Counted(EvictionHooks):
 
 
 class Rig:
-    def __init__(self, *, dry_run: bool = False, hook: CommandHook | None = None) -> None:
+    def __init__(self, *, dry_run: bool = False, hook: WebhookHook | None = None) -> None:
         self.noted = Noted()
         self.plans = OpenPlans("n1", dry_run=dry_run)
-        self.settings = hook or CommandHook(name="page-me", command=("/opt/notify",))
+        self.settings = hook or WebhookHook(name="page-me", url="https://pager.example/")
         self.hooks = Counted([(self.settings, self.noted)])
         self.sink = EvictionHookSink(self.hooks, self.plans)
 
@@ -116,7 +113,7 @@ def test_before_is_called_too_where_an_error_ends_the_tick() -> None:
 
 def test_a_hook_is_called_when_it_asks_for() -> None:
     for when in ("before", "after"):
-        rig = Rig(hook=CommandHook(name="a", command=("/a",), when=(when,)))  # type: ignore[arg-type]
+        rig = Rig(hook=WebhookHook(name="a", url="https://a.example/", when=(when,)))  # type: ignore[arg-type]
         evicted(rig)
         assert rig.moments() == [when]
 
@@ -141,7 +138,7 @@ def test_a_plan_without_victims_is_no_eviction() -> None:
 
 def test_a_dry_run_calls_only_hooks_that_ask_for_it() -> None:
     for asks in (False, True):
-        rig = Rig(dry_run=True, hook=CommandHook(name="a", command=("/a",), dry_run=asks))
+        rig = Rig(dry_run=True, hook=WebhookHook(name="a", url="https://a.example/", dry_run=asks))
         rig.publish(decided(plan(), [outcome(Result.DRY_RUN, 1)]), TickEnded(2_000))
         # THEN a round that decides the same again is no news
         rig.publish(decided(plan(), [outcome(Result.DRY_RUN, 1)], 3_000), TickEnded(4_000))

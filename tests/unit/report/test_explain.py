@@ -105,14 +105,14 @@ def test_an_agent_that_does_not_answer_is_one_sentence() -> None:
 def test_hooks_of_a_decision_are_said_with_how_long_they_took() -> None:
     called = (
         HookResult("page-me", "before", "done", 12_000_000),
-        HookResult("page-me", "after", "failed", 3_000_000, "ended with status 1"),
+        HookResult("page-me", "after", "failed", 3_000_000, "answered 500"),
         HookResult("chat", "after", "timed_out", 5_000_000_000, "no answer within 5 s"),
         HookResult("late", "after", "dropped", 0),
     )
     text = explained(msgspec.structs.replace(record(), hooks=called))
     assert [line for line in text.splitlines() if "Hook " in line] == [
         "  Hook page-me, before: done in 12 ms",
-        "  Hook page-me, after: failed after 3 ms: ended with status 1",
+        "  Hook page-me, after: failed after 3 ms: answered 500",
         "  Hook chat, after: timed out after 5 s: no answer within 5 s",
         "  Hook late, after: not called: too many calls were before it",
     ]
