@@ -10,6 +10,7 @@ whose first line names the commit. Frames and plans are compared decoded, so tha
 from __future__ import annotations
 
 import argparse
+import difflib
 import fnmatch
 import io
 import json
@@ -150,6 +151,10 @@ def differences(before: Path, after: Path) -> Different:
             found[name, "the file"] += 1
             continue
         one, other = ((folder / name).read_text().splitlines() for folder in (before, after))
+        if not name.endswith(".jsonl"):
+            lines = difflib.unified_diff(one, other, lineterm="", n=0)
+            found.update((name, line) for line in lines if not line.startswith(("---", "+++", "@@")))
+            continue
         if len(one) != len(other):
             found[name, "lines"] += abs(len(one) - len(other))
         for line, another in zip(one, other, strict=False):
@@ -159,10 +164,7 @@ def differences(before: Path, after: Path) -> Different:
 
 
 def _places(one: str, other: str) -> Iterator[str]:
-    try:
-        yield from _unlike(json.loads(one), json.loads(other), "")
-    except ValueError:
-        yield f"{one.strip()!r} now {other.strip()!r}"
+    yield from _unlike(json.loads(one), json.loads(other), "")
 
 
 def _unlike(one: Any, other: Any, place: str) -> Iterator[str]:
