@@ -21,7 +21,7 @@ from koordebpf.slo.pods.extended_resources import (
 )
 from koordebpf.slo.pods.qos import koord_qos
 from koordebpf.state.pods.effective import EffectiveContainers, granted, nothing_granted
-from koordebpf.state.pods.requests import NATIVE_CPU, scheduled_request
+from koordebpf.state.pods.requests import NATIVE_CPU, cpu_requests, scheduled_request
 
 ContainerKind = Literal["main", "sidecar", "init"]
 
@@ -125,14 +125,17 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
         cgroup_parent=cgroup_parent,
         containers=tuple(containers),
         problems=tuple(problems),
-        cpu_request_millicpu=sum(_requested_millicpu(each) for each in containers if each.kind != "init"),
+        cpu_request_millicpu=_requested_millicpu(pod, its),
     )
 
 
-# Where a container has a limit alone, the API server makes it the request.
-def _requested_millicpu(container: HookContainer) -> int:
-    own = container.cpu_request_millicpu or container.cpu_limit_millicpu
-    return max(own, container.batch.cpu_request_millicpu) if container.batch else own
+# As pod_facts counts it. What cannot be read is named where it counts.
+def _requested_millicpu(pod: Pod, its: EffectiveContainers) -> int:
+    try:
+        requested = cpu_requests(pod, its)
+    except ConfigError:
+        return 0
+    return max(requested.native_millicpu, requested.batch_millicpu)
 
 
 def annotated_pod(pod: HookPod) -> HookPod:

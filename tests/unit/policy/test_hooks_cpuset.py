@@ -153,3 +153,10 @@ def test_more_cpus_than_it_requests_bind_it_to_nothing() -> None:
     assert made.cpuset_cpus == container_adjustment(bound(None, "LSR"), pod.containers[0], RULES).cpuset_cpus
     assert made.cfs_quota_us is None
     assert "binds the pod to 4 CPUs, and it requests 2: it is passed over" in made.problems[0]
+
+
+def test_what_an_init_container_requests_counts_as_for_the_scheduler() -> None:
+    init, main = ({name: {"requests": {"cpu": cpu}}} for name, cpu in (("i", "4"), ("a", "2")))
+    annotations = {STATUS: json.dumps({"cpuset": "4-7"})}
+    pod = hook_pod_of("LSR", main, init=init, kube_qos="Burstable", annotations=annotations)
+    assert cpus(pod) == frozenset({4, 5, 6, 7})
