@@ -89,7 +89,7 @@ class AuditTrail:
                     self._progress(line, outcome)
             case FileChanged(change):
                 if change.result is WriteResult.WRITTEN or not self._plans.dry_run:
-                    self._write_changes(self._writes.take(event))
+                    self._write_changes(self._writes.add(event))
             case KatalystActed(_, news, _, wall_s):
                 for request in news:
                     self._write(audited_request(request, self._plans.node, wall_s))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from koordebpf.act.writer.change import WriteResult
+from koordebpf.store.bucket import Bucket
 from koordebpf.store.sink import FileChanged
 from koordebpf.units import NS_PER_S
 
@@ -17,31 +17,17 @@ _AT_ONCE: Final = 5  # Why: a value in two steps, another one after it, and what
 # 400 bytes, so an audit of 64 MiB reaches a day back whatever tenants do.
 _MORE_EACH_NS: Final = NS_PER_S // 2
 _MORE_AT_ONCE: Final = 120
-_LOOK_NS: Final = 5 * NS_PER_S  # Why: a look at the files of 110 pods takes a millisecond
+_POLL_NS: Final = 5 * NS_PER_S  # Why: a pass over the files of 110 pods takes a millisecond
 _MAX_FILES: Final = 20_000  # Why: 110 pods with ten containers, 15 files each; one takes 0.3 KiB
 
 _Key = tuple[str, WriteResult, bool]
-
-
-class _Bucket(msgspec.Struct):
-    each_ns: int
-    most: int
-    full_ns: int = 0  # when that many are left again
-
-    # Whether one may be recorded, which then is.
-    def spend(self, now_ns: int) -> bool:
-        full_ns = max(self.full_ns, now_ns) + self.each_ns
-        if full_ns - now_ns > self.most * self.each_ns:
-            return False
-        self.full_ns = full_ns
-        return True
 
 
 class _File:
     __slots__ = ("bucket", "last", "left_out")
 
     def __init__(self) -> None:
-        self.bucket = _Bucket(_EACH_NS, _AT_ONCE)
+        self.bucket = Bucket(_EACH_NS, _AT_ONCE)
         self.left_out = 0
         self.last: FileChanged | None = None  # of those left out
 
@@ -64,10 +50,10 @@ class WriteBudget:
 
     def __init__(self) -> None:
         self._files: dict[_Key, _File] = {}
-        self._more = _Bucket(_MORE_EACH_NS, _MORE_AT_ONCE)
-        self._looked_ns = 0
+        self._more = Bucket(_MORE_EACH_NS, _MORE_AT_ONCE)
+        self._polled_ns = 0
 
-    def take(self, event: FileChanged) -> list[FileChanged]:
+    def add(self, event: FileChanged) -> list[FileChanged]:
         """Return what is recorded now; what is not stays until `due`."""
         change = event.change
         key = (change.path, change.result, change.is_correction)
@@ -85,9 +71,9 @@ class WriteBudget:
 
     def due(self, now_ns: int) -> list[FileChanged]:
         """Return the last changes of files that have a change left again."""
-        if now_ns - self._looked_ns < _LOOK_NS:
+        if now_ns - self._polled_ns < _POLL_NS:
             return []
-        self._looked_ns = now_ns
+        self._polled_ns = now_ns
         found: list[FileChanged] = []
         for key, file in list(self._files.items()):
             if file.last is None:

@@ -122,7 +122,7 @@ class LogSink:
             self._held.append(change)
         else:
             key = f"write:{change.path}:{change.result.value}:{change.is_correction}"
-            self._say_change(key, change, 0, change.now_ns)
+            self._log_change(key, change, 0, change.now_ns)
 
     def _suppressed(self, event: SuppressionHeld) -> None:
         plan = event.plan
@@ -135,11 +135,11 @@ class LogSink:
     def _say_held(self, now_ns: int, policy: Policy | None = None) -> None:
         for change, *others in alike(self._held):
             key = f"held:{change.path}:{change.result.value}:{change.is_correction}:{policy}"
-            self._say_change(key, change, len(others), now_ns)
+            self._log_change(key, change, len(others), now_ns)
         self._held.clear()
 
     # Tenants choose values, and how many files there are.
-    def _say_change(self, key: str, change: FileChange, more: int, now_ns: int) -> None:
+    def _log_change(self, key: str, change: FileChange, more: int, now_ns: int) -> None:
         if said := self._repeats.say(key, write_sentence(change, more), now_ns):
             self._problems.add(f"files of {change.owner or 'the agent'}", said, now_ns, logging.INFO)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from koordebpf.kube.cache.objects import OwnerReference, Pod, PodCondition, PodDisruptionBudget
 from koordebpf.policy.pod_keys import CONDITIONS, LABELS
+from koordebpf.store.bucket import Bucket
 from koordebpf.units import KIB, NS_PER_S
 
 _MAX_VALUE = 4 * KIB  # characters of an annotation. Why: people's have some hundred
@@ -88,22 +89,6 @@ class _Budgets:
                 del self._left[name]
 
 
-class _StatusChanges:
-    # Which objects may change their status without their namespace's budget.
-    def __init__(self) -> None:
-        self._full_ns: dict[str, int] = {}  # when an object has all its changes again
-
-    def spend(self, name: str, now_ns: int) -> bool:
-        full_ns = max(self._full_ns.get(name, 0), now_ns) + _STATUS_EACH_NS
-        if full_ns - now_ns > _STATUS_AT_ONCE * _STATUS_EACH_NS:
-            return False
-        self._full_ns[name] = full_ns
-        return True
-
-    def keep(self, names: Collection[str]) -> None:
-        self._full_ns = {name: full_ns for name, full_ns in self._full_ns.items() if name in names}
-
-
 class _Known(NamedTuple, Generic[T]):
     given: T | None  # None: something of it is not recorded yet
     recorded: T
@@ -114,7 +99,7 @@ class _Kind(abc.ABC, Generic[T]):
     # Of each object what came, and what is recorded of it.
     def __init__(self, budgets: _Budgets) -> None:
         self._budgets = budgets
-        self._statuses = _StatusChanges()
+        self._statuses: dict[str, Bucket] = {}  # of each object: changes of it without its namespace's budget
         self._given: Sequence[T] | None = None  # None: something of it is not recorded yet, or nothing came yet
         self._found: tuple[T, ...] = ()
         self._known: dict[str, _Known[T]] = {}
@@ -169,7 +154,7 @@ class _Kind(abc.ABC, Generic[T]):
         if found != self._found:
             self._found = found
         self._budgets.forget((each.metadata.namespace for each in found), now_ns)
-        self._statuses.keep(known)
+        self._statuses = {name: bucket for name, bucket in self._statuses.items() if name in known}
         return self._found
 
     def _changed(self, name: str, each: T, before: _Known[T] | None, now_ns: int) -> _Known[T] | None:
@@ -179,11 +164,14 @@ class _Kind(abc.ABC, Generic[T]):
         if self._is_first or same == whole:
             return self._noted(each, whole, before)
         fresh = None if same is None else self.with_status(same, whole)
-        has_status = fresh is not None and fresh != same and self._statuses.spend(name, now_ns)
+        has_status = fresh is not None and fresh != same and self._may_change_status(name, now_ns)
         if (has_status and fresh == whole) or self._pays(whole, now_ns):
             return self._noted(each, whole, before)
         kept = fresh if has_status else same
         return None if kept is None else self._noted(None, kept, before)
+
+    def _may_change_status(self, name: str, now_ns: int) -> bool:
+        return self._statuses.setdefault(name, Bucket(_STATUS_EACH_NS, _STATUS_AT_ONCE)).spend(now_ns)
 
     def _pays(self, whole: T, now_ns: int) -> bool:
         namespace = whole.metadata.namespace

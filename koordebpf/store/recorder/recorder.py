@@ -166,7 +166,7 @@ class Recorder:
                 self._put_changes(self._writes.rest())
                 self.close()
             case FileChanged():
-                self._put_changes(self._writes.take(event))
+                self._put_changes(self._writes.add(event))
             case (
                 OomKilled()
                 | PlanDecided()

@@ -29,7 +29,7 @@ def budget(monkeypatch: pytest.MonkeyPatch) -> WriteBudget:
 def recorded(budget: WriteBudget, *events: FileChanged) -> list[FileChanged]:
     found: list[FileChanged] = []
     for event in events:
-        found += budget.take(event)
+        found += budget.add(event)
         found += budget.due(event.change.now_ns)
     return found
 
@@ -66,7 +66,7 @@ def test_that_one_was_refused_or_set_right_is_hidden_by_no_number_of_others(budg
     recorded(budget, *(changed(second) for second in range(60)))
     for more in ({"result": WriteResult.REFUSED}, {"is_correction": True}, {"path": "/other/memory.high"}):
         event = changed(60, **more)  # type: ignore[arg-type]
-        assert budget.take(event) == [event]
+        assert budget.add(event) == [event]
 
 
 def test_the_end_of_the_agent_records_what_each_file_has(budget: WriteBudget) -> None:
@@ -88,7 +88,7 @@ def test_after_five_minutes_a_file_has_all_its_changes_again(budget: WriteBudget
 def test_files_that_come_without_end_are_not_kept(budget: WriteBudget, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_FILES", 3)
     recorded(budget, *(changed(0, path="/0") for _ in range(6)))
-    found = [each for number in range(1, 4) for each in budget.take(changed(1, path=f"/{number}"))]
+    found = [each for number in range(1, 4) for each in budget.add(changed(1, path=f"/{number}"))]
     assert [each.change.path for each in found] == ["/1", "/2", "/0", "/3"]  # what was left out of the oldest one
     assert len(budget._files) == 3
 
