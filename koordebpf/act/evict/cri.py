@@ -143,19 +143,19 @@ class CriExecutor(Actuator):
 
     # Whatever happens, the victim has an outcome.
     def _do(self, victim: Victim, decided_ns: int, known: tuple[RunningContainer, ...]) -> None:
-        unexpected: Exception | None = None
         try:
             outcome = self._stop(victim, decided_ns, known)
         except KubeError as error:
             outcome = self._failed(victim, decided_ns, None, str(error))
         except Exception as error:
-            outcome = self._failed(victim, decided_ns, None, f"{type(error).__name__}: {error}")
-            unexpected = error
+            self._end(self._failed(victim, decided_ns, None, f"{type(error).__name__}: {error}"))
+            raise
+        self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
         with self._lock:
-            self._in_flight.pop(victim.candidate.uid, None)
+            self._in_flight.pop(outcome.uid, None)
         self._outcomes.put(outcome)
-        if unexpected is not None:
-            raise unexpected
 
     def _warm(self) -> None:
         try:
