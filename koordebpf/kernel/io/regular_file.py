@@ -42,12 +42,20 @@ def open_regular(path: Path, flags: int, *, follows: bool = False) -> int:
     return fd
 
 
+def open_to_read(path: Path, *, follows: bool = False) -> BinaryIO:
+    """Open a regular file to be read; `follows` a link.
+
+    Raises:  ConfigError: it is no regular file. OSError: it cannot be opened.
+    """
+    return os.fdopen(open_regular(path, os.O_RDONLY, follows=follows), "rb")
+
+
 def read_regular_file(path: Path, most_bytes: int, *, follows: bool = False) -> bytes:
     """Return what a regular file holds; `follows` a link.
 
     Raises:  ConfigError: it is no regular file, or longer than `most_bytes`. OSError: it cannot be read.
     """
-    with os.fdopen(open_regular(path, os.O_RDONLY, follows=follows), "rb") as file:
+    with open_to_read(path, follows=follows) as file:
         content = read_at_most(file, most_bytes + 1)
     if len(content) > most_bytes:
         raise ConfigError(str(path), f"{len(content)} bytes or more", f"must be {most_bytes} bytes or less")

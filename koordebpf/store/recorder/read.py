@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from koordebpf.errors import ConfigError, DecodeError
-from koordebpf.kernel.io.regular_file import open_regular, read_at_most
+from koordebpf.kernel.io.regular_file import open_to_read, read_at_most
 from koordebpf.store.recorder.ring import shards_in
 from koordebpf.store.recorder.rounds import ReadRound, ShardReader
 from koordebpf.store.recorder.shard import Head
@@ -121,7 +120,7 @@ class Recording:
 
 
 def _bytes_of(path: Path, most_bytes: int) -> bytes:
-    with os.fdopen(open_regular(path, os.O_RDONLY, follows=True), "rb") as file:
+    with open_to_read(path, follows=True) as file:
         data = read_at_most(file, max(most_bytes, 0) + 1)
     if len(data) > most_bytes:
         raise DecodeError(_TOO_LARGE)

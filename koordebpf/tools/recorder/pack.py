@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from koordebpf.errors import ConfigError, KubeError
-from koordebpf.kernel.io.regular_file import open_regular
+from koordebpf.kernel.io.regular_file import open_to_read
 from koordebpf.store.recorder.shard_file import INDEX_SUFFIX, SUFFIX
 from koordebpf.units import format_bytes
 
@@ -60,7 +60,7 @@ def packed(folder: Path) -> Iterator[bytes]:
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+    with open_to_read(path) as file:
         found = os.fstat(file.fileno())
         entry = tarfile.TarInfo(name)
         entry.size, entry.mtime, entry.mode = found.st_size, int(found.st_mtime), 0o600

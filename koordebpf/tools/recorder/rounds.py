@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from koordebpf.errors import ConfigError, unreadable
-from koordebpf.kernel.io.regular_file import open_regular
+from koordebpf.kernel.io.regular_file import open_to_read
 from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
@@ -64,7 +63,7 @@ def open_recording(path: str) -> Recording:
 
 
 def _refuse_others(path: Path) -> None:
-    with os.fdopen(open_regular(path, os.O_RDONLY, follows=True), "rb") as file:
+    with open_to_read(path, follows=True) as file:
         start = file.read(4096)
     if start.startswith(b"{"):
         raise ConfigError(str(path), "JSON", "is no recording: koordebpf plan reads frames, koordebpf explain an audit")
