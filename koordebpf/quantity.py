@@ -24,6 +24,7 @@ _EXPONENT = re.compile(r"[eE]([+-]?)([0-9]+)")
 MOST_AMOUNT: Final = 2**63 - 1
 _NANO: Final = -9  # the power of ten that Go rounds up to
 _INT64_DIGITS: Final = 18
+_BINARY_DIGITS: Final = 15  # with those of the suffix
 _MOST_DIGITS: Final = 100  # 10^64 is a multiple of 2^64: digits before the last 64 do not change what wraps around
 _MOST_SHOWN: Final = 80
 _RULE = "must be a Kubernetes quantity such as 500m, 2Gi or 1e9"
@@ -174,7 +175,10 @@ def _parsed(text: str) -> Quantity | None:
         return None
     whole = written.lstrip("0")
     n_digits, scale = len(whole or "0") + len(fraction), _int32(power - len(fraction))
-    if (not fraction and n_digits + bits * 3 // 10 < 15) if bits else (n_digits <= _INT64_DIGITS and scale >= _NANO):
+    is_int64_amount = n_digits <= _INT64_DIGITS and scale >= _NANO
+    if bits:
+        is_int64_amount = not fraction and n_digits + bits * 3 // 10 < _BINARY_DIGITS
+    if is_int64_amount:
         found = Quantity(int(whole + fraction or "0") << bits, min(scale, _MOST_DIGITS))
     elif not (written or fraction):
         return None

@@ -123,7 +123,7 @@ class _Room:
         for at, each in enumerate(sorted(given, key=is_last) if is_last else given):
             if at - len(kept) >= _MOST_TRIES:
                 break
-            if self._takes(_ITEM + _size(each)):
+            if self._spend(_ITEM + _size(each)):
                 kept.append(each)
         self._note(len(given) - len(kept), len(given), what)
         return kept
@@ -134,26 +134,27 @@ class _Room:
     # Small ones first: one that is large hides no other.
     def named(self, given: dict[str, str] | None, keys: frozenset[str]) -> dict[str, str]:
         found = sorted(keys & given.keys(), key=lambda key: len(given[key])) if given else ()
-        return {key: given[key] for key in found if given and self._takes_entry(key, given[key])}
+        return {key: given[key] for key in found if given and self._spend_entry(key, given[key])}
 
     def with_others(self, kept: dict[str, str], given: dict[str, str] | None, what: str) -> dict[str, str] | None:
         misses = 0
         for key, value in (given or {}).items():
             if key not in kept:
-                if self._takes_entry(key, value):
+                if self._spend_entry(key, value):
                     kept[key] = value
                 elif (misses := misses + 1) >= _MOST_TRIES:
                     break
         self._note(len(given or ()) - len(kept), len(given or ()), what)
         return kept or None
 
-    def _takes_entry(self, key: str, value: str) -> bool:
-        return self._takes(_ENTRY + sys.getsizeof(key) + sys.getsizeof(value))
+    def _spend_entry(self, key: str, value: str) -> bool:
+        return self._spend(_ENTRY + sys.getsizeof(key) + sys.getsizeof(value))
 
-    def _takes(self, size: int) -> bool:
-        is_taken = size <= self._left
-        self._left -= size if is_taken else 0
-        return is_taken
+    def _spend(self, size: int) -> bool:
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
 
     def _note(self, count: int, of: int, what: str) -> None:
         if count:
