@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 import threading
+import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
@@ -74,14 +75,22 @@ def sockets() -> Iterator[Path]:
 
 # SIGTERM ends a run as ^C does: fixtures remove what they made. The runner, which may have had the same signal, sends
 # SIGINT beside it, before or after, which must not end that; one more does.
-def _interrupt(number: int, _frame: FrameType | None) -> Never:
+def _interrupt(number: int, frame: FrameType | None) -> Never:
     def pass_over(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     signal.signal(signal.SIGTERM, pass_over)
     signal.signal(signal.SIGINT, pass_over if number == signal.SIGTERM else signal.default_int_handler)
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(f"in {', called by '.join(_places(frame)) or 'no test'}")
+
+
+def _places(frame: FrameType | None) -> Iterator[str]:
+    """Yield where a test was, the innermost first."""
+    for at, line in traceback.walk_stack(frame):
+        path = Path(at.f_code.co_filename)
+        if _TESTS in path.parents:
+            yield f"{path.relative_to(_TESTS)}:{line} {at.f_code.co_name}"
 
 
 def _restore_signals() -> None:

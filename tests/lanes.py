@@ -23,6 +23,9 @@ _LOW = ("nice", "-n", "10")  # of what tests wait for
 _POLL_S = 0.1
 _PROGRESS_S = 30.0  # between two lines, where there is no terminal; on one it is a line that changes
 _PERCENT = re.compile(rb"\[ *(\d+)%\]")
+_RUNNING = re.compile(rb"::(\S+) $")  # pytest -v, until the test has ended
+_CLEANED_UP_S = 120.0
+_LAST_LINES = 60
 
 
 class Lane:
@@ -88,18 +91,21 @@ class Lane:
             self.watched.start([*(() if is_first else _LOWEST), *self.command], _ROOT, output.fileno())
 
     def end(self) -> None:
-        """Let it clean up, and wait for that."""
+        """Let it clean up, and wait for that; print the end of what it printed."""
         if self._bringing and self._bringing.poll() is None:
             self._bringing.terminate()
             self._bringing.wait()
         if self.watched:
-            self.watched.wait()
+            self.watched.end(_CLEANED_UP_S)
+            last = self.output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+            print(f"\n-- {self.name}, interrupted", *last, sep="\n", flush=True)
 
     @property
-    def percent(self) -> int:
-        """Return how much of it has run."""
-        found = _PERCENT.findall(self.output.read_bytes()) if self.output.exists() else []
-        return int(found[-1]) if found else 0
+    def progress(self) -> str:
+        """Return how much of it has run, and which test runs, where it says so."""
+        printed = self.output.read_bytes() if self.output.exists() else b""
+        percents, test = _PERCENT.findall(printed), _RUNNING.search(printed)
+        return f"{int(percents[-1]) if percents else 0} %{f' {test[1].decode()}' if test else ''}"
 
 
 def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_only_live: Callable[[], None]) -> None:
@@ -164,7 +170,7 @@ class _Progress:
         if now_s - self._printed_s < (1 if self._is_terminal else _PROGRESS_S):
             return
         self._printed_s = now_s
-        parts = [f"{lane.name} {lane.percent} %" for lane in running]
+        parts = [f"{lane.name} {lane.progress}" for lane in running]
         parts += [f"{lane.name} waits for what it needs" for lane in waiting if not lane.is_ready]
         line = f"  {now_s - self._began_s:4.0f} s  {', '.join(parts)}"
         print(f"\r{line[:79]:79}" if self._is_terminal else line, end="" if self._is_terminal else "\n", flush=True)

@@ -99,6 +99,16 @@ class Watched:
         """Wait for its end; return its exit code."""
         return self._process.wait()
 
+    def end(self, within_s: float) -> None:
+        """Wait for the end of a command that was interrupted; kill it if it does not come."""
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            for pid in (*self._processes(), self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+
     @property
     def has_ended(self) -> bool:
         """Tell whether it has ended."""

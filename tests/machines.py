@@ -48,9 +48,11 @@ class Machines:
         process.nice(_NICE)
 
     def end(self) -> None:
-        """End them if they have not ended."""
-        self._process.terminate()
-        self._process.wait()
+        """End them if they have not ended, and print what they printed."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+            print(f"\n-- vm, interrupted\n{self._output.read_text(errors='replace')}", end="", flush=True)
 
     def counted(self) -> Counted:
         """Wait for them, print what they printed, return their counts."""

@@ -66,6 +66,8 @@ _WHOLE = ("browser", "node")  # a quick run has none of their tests
 _SET_UP = {"vm": "vm", "cluster": "cluster", "node": "node", "browser": "browser", "shells": "contract", "felt": "host"}
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _TEST_S = 900  # a test that takes longer waits for ever
+# A run of what a merge is tested with that takes longer does not end: it says what ran, before somebody else ends it.
+_RUN_S = int(os.environ.get("KOORDEBPF_RUN_S", "2700"))
 
 
 def run_folder(folder: str, arguments: Sequence[str], modules: Sequence[str] = (), *, brings: bool = True) -> Counted:
@@ -146,7 +148,9 @@ def _command(folder: str, need: str, report: Path, arguments: Sequence[str]) -> 
     # A test's own time: what its fixture sets up for others, too, is not why it takes long (slow.py).
     options = [f"--junitxml={report}", "--override-ini=junit_duration_report=call", f"--timeout={_TEST_S}"]
     options += [*again, *_IN_PARALLEL.get(folder, [])]
-    return [sys.executable, "-m", "pytest", "-q", *options, *arguments]
+    # Where a test takes minutes, its name is printed when it begins.
+    options += ["-v" if need == needs.MACHINE else "-q"]
+    return [sys.executable, "-m", "pytest", *options, *arguments]
 
 
 def _counted_with_left(folder: str, report: Path, code: int, watched: Watched) -> Counted:
@@ -235,6 +239,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Whatever a shell starts in its background ignores SIGINT, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"after {_RUN_S} s not all tests have ended: see above what ran"))
+    signal.alarm(_RUN_S if asked.quick or asked.merge else 0)
     if lacking.what_host_lacks() is None:
         # A host test that would skip here fails: see tests/conftest.py.
         os.environ.setdefault("KOORDEBPF_REQUIRE", "host,cluster,node")

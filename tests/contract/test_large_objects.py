@@ -47,12 +47,13 @@ def pages(every: Sequence[dict[str, Any]]) -> Callable[[Exchange], None]:
 def sends(frame: dict[str, Any], items: Sequence[dict[str, Any]]) -> Callable[[Exchange], None]:
     """Answer with a list, until the client has enough."""
     head, _, tail = json.dumps(frame).encode().partition(b"[]")
+    encoded = [json.dumps(each).encode() for each in items]
 
     def answer(exchange: Exchange) -> None:
         exchange.stream()
         exchange.chunk(head)
-        for at, each in enumerate(items):
-            exchange.chunk((b"," if at else b"[") + json.dumps(each).encode())
+        for at, each in enumerate(encoded):
+            exchange.chunk((b"," if at else b"[") + each)
         exchange.chunk((b"]" if items else b"[]") + tail)
         exchange.end()
 
@@ -205,6 +206,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from koordebpf.kube.http.transport import open_cluster, open_kubelet
+from koordebpf.kube.sources import kubelet
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.kube.sources.kubelet import KubeletSource
 def highest():
@@ -212,6 +214,7 @@ def highest():
     return int(line.split()[1])
 
 count, within_s, *where = sys.argv[1:]
+kubelet._ANSWER_S = float(within_s)  # what it takes is measured, not how busy this machine is
 if len(where) == 1:
     source = ApiSource(open_cluster(Path(where[0])), "n1")
 else:

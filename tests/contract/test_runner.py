@@ -542,6 +542,21 @@ def test_the_end_of_a_run_lets_its_tests_clean_up(folders, tmp_path, names, ende
     assert all((tmp_path / f"{name}-cleaned").exists() for name in names[: os.cpu_count()])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [["unit"], ["unit", "trees"]], ids=" ".join)
+def test_a_quick_run_that_does_not_end_says_what_ran(folders, tmp_path, names, monkeypatch):
+    monkeypatch.setenv("KOORDEBPF_RUN_S", "10")
+    for name in names:
+        (folders / name).mkdir(exist_ok=True)
+        body = TAKES_LONG.format(started=tmp_path / f"{name}-started", cleaned=tmp_path / f"{name}-cleaned")
+        (folders / name / "test_long.py").write_text(body)
+    done = run(folders, "", "--quick", *names)
+    assert done.returncode == 1
+    assert "after 10 s not all tests have ended" in done.stderr
+    assert "test_long.py" in done.stdout and "KeyboardInterrupt" in done.stdout
+    assert (tmp_path / "unit-cleaned").exists()
+
+
 @pytest.mark.parametrize("name", ["units", "tests/unit/test_none.py", "tests/units/test_good.py"])
 def test_an_unknown_folder_or_module_is_refused_by_name(folders, name):
     done = run(folders, "", name)

@@ -47,5 +47,6 @@ def test_after_an_eviction_the_next_look_is_in_10_ms():
     its.measured(0, is_waiting=False)
     its.carried_out(5 * NS_PER_MS, is_acting=True, is_held=False, cool_time_ns=NS_PER_S)
     assert (its.round_ns, due_ns(its, 5 * NS_PER_MS)) == (15 * NS_PER_MS, 15 * NS_PER_MS)
+    assert (its.is_round_due(its.round_ns - 1), its.is_round_due(its.round_ns)) == (False, True)
     its.carried_out(0, is_acting=False, is_held=True, cool_time_ns=0)
     assert its.round_ns == NS_PER_S
