@@ -104,7 +104,7 @@ class KubeTooLarge(KubeError):
 class KubeBusy(KubeError):
     """The server asks to come back later (429, 503); `retry_after_s` is None where it did not say when.
 
-    Hours are not believed: who reads an answer cuts it to five minutes.
+    Hours are not believed: who reads an answer cuts it to five minutes, and adds up to a quarter at random.
     """
 
     def __init__(self, message: str, retry_after_s: float | None) -> None:

@@ -82,7 +82,7 @@ def test_a_refusal_means_what_its_status_does(server: Server, transport: Transpo
     server.on("/api/v1/nodes/n1", gives(429, b'{"x":' + DEEP + b"}", Retry_After="7"))
     with pytest.raises(KubeBusy, match="get nodes: 429 Too Many Requests") as caught:
         transport.get("/api/v1/nodes/n1", verb="get", resource="nodes", timeout_s=20.0)
-    assert caught.value.retry_after_s == 7
+    assert 7 <= (caught.value.retry_after_s or 0) <= 7 * 1.25
 
 
 @pytest.mark.parametrize(

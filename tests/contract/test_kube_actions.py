@@ -84,7 +84,8 @@ def test_429_is_busy(
     server.on(PATH, gives(429, status(429, "TooManyRequests", BUDGET, **details), **headers))
     with pytest.raises(KubeBusy) as caught:
         evict(actions)
-    assert caught.value.retry_after_s == expected
+    asked_s = caught.value.retry_after_s
+    assert asked_s is None if expected is None else expected <= (asked_s or 0) <= 1.25 * expected
     assert caught.value.retry
     assert BUDGET in str(caught.value)
     if "causes" in details:
@@ -96,14 +97,14 @@ def test_429_of_priority_and_fairness_is_plain_text(server: Server, actions: Kub
     server.on(PATH, gives(429, b"Too many requests, please try again later.\n", Retry_After="1"))
     with pytest.raises(KubeBusy, match="please try again later") as caught:
         evict(actions)
-    assert caught.value.retry_after_s == 1.0
+    assert 1 <= (caught.value.retry_after_s or 0) <= 1.25
 
 
 def test_503_is_busy(server: Server, actions: KubeActions) -> None:
     server.on(PATH, gives(503, b"", Retry_After="2"))
     with pytest.raises(KubeBusy, match="503 Service Unavailable") as caught:
         evict(actions)
-    assert caught.value.retry_after_s == 2.0
+    assert 2 <= (caught.value.retry_after_s or 0) <= 2.5
 
 
 @pytest.mark.parametrize("code", [401, 403])

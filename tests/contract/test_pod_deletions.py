@@ -72,7 +72,7 @@ def test_a_busy_server_says_when_to_come_back(server: Server, deletions: PodDele
     server.on(PATH, gives(429, {}, **{"Retry-After": "7"}))
     with pytest.raises(KubeBusy) as busy:
         delete(deletions)
-    assert busy.value.retry_after_s == 7
+    assert 7 <= (busy.value.retry_after_s or 0) <= 7 * 1.25
 
 
 def outcome_of(deletions: PodDeletions, victim: Victim) -> Outcome:

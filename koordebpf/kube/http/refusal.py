@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
+from koordebpf.kube.http.backoff import spread
 from koordebpf.kube.malformed import MALFORMED
 
 # The longest Retry-After that is believed. Why 300 s: what is to be asked then is about memory that is short now.
@@ -85,7 +86,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, res
 def _retry_after_s(headers: Mapping[str, str], said: Status) -> float | None:
     value = headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():  # an HTTP date, which no API server sends, counts as absent
-        return min(float(value), _BELIEVED_S)
+        return spread(min(float(value), _BELIEVED_S))
     if said.details is not None and said.details.retryAfterSeconds:
-        return min(max(float(said.details.retryAfterSeconds), 0.0), _BELIEVED_S)
+        return spread(min(max(float(said.details.retryAfterSeconds), 0.0), _BELIEVED_S))
     return None
