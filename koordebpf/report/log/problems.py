@@ -21,6 +21,7 @@ class _Span(msgspec.Struct):
     since_ns: int
     logged: int = 0
     suppressed: int = 0
+    level: int = logging.NOTSET  # the highest of what was suppressed
 
 
 class ProblemLog:
@@ -52,6 +53,7 @@ class ProblemLog:
             span = self._spans[reason] = _Span(now_ns)
         if span.logged >= _MOST:
             span.suppressed += 1
+            span.level = max(span.level, level)
         elif said := self._repeats.say(f"{reason}:{sentence}", sentence, now_ns):
             span.logged += 1
             log.log(level, "%s", said)
@@ -63,4 +65,4 @@ class ProblemLog:
                 del self._spans[reason]
                 if span.suppressed:
                     within = format_ns(now_ns - span.since_ns)
-                    log.warning("%s: %d more suppressed within %s", reason, span.suppressed, within)
+                    log.log(span.level, "%s: %d more suppressed within %s", reason, span.suppressed, within)

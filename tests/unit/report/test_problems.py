@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from koordebpf.report.log.problems import ProblemLog
@@ -37,3 +39,15 @@ def test_the_next_span_has_its_own_ten(problems: ProblemLog, caplog: pytest.LogC
         problems.report({"pods": [f"{second} {n}" for n in range(12)]}, second * NS_PER_S)
     assert len(caplog.messages) == 10 + 1 + 10
     assert caplog.messages[10] == "pods: 2 more suppressed within 30 s"
+
+
+def test_the_count_has_the_level_of_what_it_counts(problems: ProblemLog, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "koordebpf")
+    for n in range(12):
+        problems.add("files of memoryQos", f"wrote {n}", 0, logging.INFO)
+        problems.add("pods", f"odd {n}", 0, logging.INFO if n % 2 else logging.WARNING)
+    problems.flush(31 * NS_PER_S)
+    assert [(each.levelno, each.getMessage()) for each in caplog.records[-2:]] == [
+        (logging.INFO, "files of memoryQos: 2 more suppressed within 31 s"),
+        (logging.WARNING, "pods: 2 more suppressed within 31 s"),
+    ]
