@@ -1,8 +1,8 @@
 """Folders side by side: one whose tests use the live kernel at a time, and on the other CPUs those that do not.
 
 Tests of the live kernel wait a third of their time, and measure: the others have the lowest priority beside them. Those
-whose tests run in virtual machines take an hour and are in no hurry: one at a time, from the start, beside all. What
-a folder prints is kept, and shown when the folder has ended; meanwhile a line shows how far each is.
+whose tests run in virtual machines take longest: one at a time, from the start, beside all, with a low priority. What a
+folder prints is kept, and shown when the folder has ended; meanwhile a line shows how far each is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.leftovers import Watched
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LOWEST = ("nice", "-n", "19")
-_LOW = ("nice", "-n", "10")  # of what tests wait for
+_LOW = ("nice", "-n", "10")  # of what tests wait for, and of those in virtual machines, which take longest
 _POLL_S = 0.1
 _PROGRESS_S = 30.0  # between two lines, where there is no terminal; on one it is a line that changes
 _PERCENT = re.compile(rb"\[ *(\d+)%\]")
@@ -84,11 +84,12 @@ class Lane:
         return self._bringing.returncode if self._bringing else 0
 
     def start(self, *, is_first: bool) -> None:
-        """Start its tests; with the lowest priority unless it is the first."""
+        """Start its tests; with a low priority unless it is the first."""
         self.report.unlink(missing_ok=True)
         self.watched = Watched(self.report, self.environment)
         with self.output.open("ab") as output:
-            self.watched.start([*(() if is_first else _LOWEST), *self.command], _ROOT, output.fileno())
+            priority = () if is_first else _LOW if self.is_machine else _LOWEST
+            self.watched.start([*priority, *self.command], _ROOT, output.fileno())
 
     def end(self) -> None:
         """Let it clean up, and wait for that; print the end of what it printed."""

@@ -27,6 +27,9 @@ from tests.node.pods import SLEEP
 from tests.node.proved import gathered, table
 from tests.node.state import Saved
 
+# Each takes minutes, and a test that is tried again asks for one more: what failed twice fails all of them.
+_BOOTS = 2
+_unsaved: list[str] = []
 _MODES = {"observe": "--dry-run", "enforce": "--enforce"}
 
 
@@ -107,9 +110,16 @@ def own_network(request: pytest.FixtureRequest, node_image: Image, binaries: Bin
 @pytest.fixture(scope="session")
 def saved_node(node_image: Image, binaries: Binaries, own_network: None) -> Iterator[Saved]:
     """A saved node with its pods: `web` is LS, `batch` and the idle `hog` are BE."""
+    if len(_unsaved) >= _BOOTS:
+        pytest.fail(f"no node could be saved, {len(_unsaved)} × : {_unsaved[-1]}")
     work = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="koordebpf-node-"))
     try:
-        yield state.obtain(node_image, binaries, Machine(), work, say_line)
+        try:
+            saved = state.obtain(node_image, binaries, Machine(), work, say_line)
+        except Exception as error:
+            _unsaved.append(f"{type(error).__name__}: {error}")
+            raise
+        yield saved
     finally:
         shutil.rmtree(work)
 

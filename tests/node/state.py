@@ -28,8 +28,8 @@ API_PORT = 6443  # of loopback in a network of its own
 CONTROLLERS = "*"
 PLANE = "plane"
 _PLANE_TAR = "plane.tar"
-_READY_S = 240
-_PODS_S = 180
+_READY_S = 420
+_PODS_S = 300
 
 
 class Saved(msgspec.Struct, frozen=True):
