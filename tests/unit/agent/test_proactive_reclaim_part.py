@@ -147,3 +147,5 @@ def test_who_holds_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         rig.round(held)
     assert caplog.text.count("pod ls stalls for memory") == 1
+    rig.round()
+    assert [record.getMessage() for record in caplog.records] == [f"proactive reclaim: {held.reason}"]

@@ -6,7 +6,7 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex, Rescan
 from koordebpf.attribution.owner import OwnerKind
-from koordebpf.attribution.tree_nodes import MAX_NESTED, MAX_NESTED_LEVELS
+from koordebpf.attribution.tree_nodes import MAX_NESTED
 from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 
@@ -323,8 +323,8 @@ def test_a_chain_within_a_container_is_held_to_a_depth() -> None:
     for cgroup_id in range(1_000, 1_100):
         index.born(mkdir(cgroup_id, parent_id, "n"))
         parent_id = cgroup_id
-    assert index.refused == 1 and index.owner(1_000 + MAX_NESTED_LEVELS - 2) is not None
-    assert index.owner(1_000 + MAX_NESTED_LEVELS - 1) is None
+    assert index.refused == 1 and index.owner(1_000 + 24 - 2) is not None
+    assert index.owner(1_000 + 24 - 1) is None
 
 
 def test_a_logins_own_cgroups_are_no_pods() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.controller.batch.calculations import Calculations
 from koordebpf.controller.batch.facts import MetricRecord, PodRecord, TopologyRecord
+from koordebpf.controller.batch.part import BatchResources, Looked, Source
+from koordebpf.controller.batch.publish import Publisher
 from koordebpf.kube.clients.nodeslos import NodeSLOMeta
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.writes import WrittenMetric
 from koordebpf.policy.batch.facts import CpuMemory, Usage
+from koordebpf.report.prom.colocation.batch import BatchMetrics
 from koordebpf.slo.manager.node_colocation import effective_colocation
 from koordebpf.units import NS_PER_S
 
@@ -108,3 +113,17 @@ def test_one_that_reports_again_has_its_resources_again(rig: Rig) -> None:
     rig.tables.reported["a"], rig.tables.news = 750, {"a"}
     assert (rig.update(751), rig.is_reset("a")) == (["a"], False)
     assert rig.update(1351) == ["a"]
+
+
+def test_each_node_counts_once_by_what_became_of_it(rig: Rig) -> None:
+    rig.nodes = [node(name) for name in "abcdefg"]
+    rig.tables.reported = dict.fromkeys("abcdef", 0.0)  # g has no report
+    rig.update(0)
+    batch = BatchResources(cast("Source", rig.tables), Publisher(None, adopts=False, now_ns=lambda: 0), lambda _: "")
+    batch.calculations.computed = {
+        name: replace(each, is_held=name in "ab") for name, each in rig.calculations.computed.items()
+    }
+    batch.looked = Looked(1)
+    metrics = BatchMetrics()
+    batch.count(metrics)
+    assert metrics.nodes == {"computed": 4, "reset": 1, "pending": 0, "foreign": 0}
