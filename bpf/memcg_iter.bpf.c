@@ -13,10 +13,8 @@
 #define MAX_NR_GENS 4		/* include/linux/mmzone.h, the same in every release */
 
 MAP_ARRAY(memcgs, struct koord_memcg, MAX_MEMCGS);
-MAP_ARRAY(memcg_nodes, struct koord_memcg_node, MAX_MEMCGS);
 
 KEEP_TYPE(koord_memcg);
-KEEP_TYPE(koord_memcg_node);
 
 /*
  * lru_zone_size is exact at once; vmstats lag behind until rstat is flushed, and their index changed in v6.10.
@@ -85,7 +83,7 @@ static __always_inline void add_generations(u64 *pages, const struct mem_cgroup_
 
 /*
  * One cgroup's reclaimable slab on one node, with its children's. What the kernel added up last: every two seconds, and when
- * * a task reads memory.stat.
+ * a task reads memory.stat.
  */
 static __always_inline u64 slab_reclaimable(const struct mem_cgroup_per_node *info)
 {
@@ -125,22 +123,6 @@ __noinline int read_node(u64 info, struct lru_sizes *sizes)
 	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
 		sizes->pages[lru] &= ~((s64)sizes->pages[lru] >> 63);
 	return 0;
-}
-
-static __always_inline void store_node(struct koord_settings *set, u64 cgroup_id, u32 nid, const u64 *pages)
-{
-	u32 key = set->memcg_nodes;
-	struct koord_memcg_node *row = map_lookup(memcg_nodes, &key);
-
-	if (!row) {
-		set->memcg_nodes_full++;
-		return;
-	}
-	set->memcg_nodes = key + 1;
-	row->cgroup_id = cgroup_id;
-	row->nid = nid;
-	for (int lru = 0; lru < NR_LRU_LISTS; lru++)
-		row->lru_pages[lru] = pages[lru];
 }
 
 /* Of a cgroup whose own lists leave so much of its usage over that it matters: a pod's, or a hog of kernel memory. */
@@ -212,8 +194,6 @@ int scan_memcgs(struct bpf_iter__cgroup *ctx)
 		read_node((u64)info, &sizes);
 		for (int lru = 0; lru < NR_LRU_LISTS; lru++)
 			row->lru_pages[lru] += sizes.pages[lru];
-		if (set->scan_numa)
-			store_node(set, row->cgroup_id, nid, sizes.pages);
 	}
 	add_slab(set, memcg, row);
 	return 0;

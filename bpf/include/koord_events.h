@@ -186,13 +186,11 @@ struct koord_settings {
 	__u32 numa_nodes;	/* number of NUMA node ids */
 	__u32 kinds;		/* bit 1 << enum koord_kind: these are sent; all are counted */
 	__u32 only_wanted;	/* send only records of the cgroups in the map `wanted` */
-	__u32 scan_numa;	/* the scan fills `memcg_nodes` too */
 	__u32 memcgs;		/* written by the scan: how many elements of `memcgs` are filled */
 	__u32 memcgs_full;	/* written by the scan: cgroups that found `memcgs` full */
-	__u32 memcg_nodes;	/* written by the scan: how many elements of `memcg_nodes` are filled */
-	__u32 memcg_nodes_full;
 	__u32 epoch;		/* raised by user space when ends were lost: stalled tasks are counted from zero */
 	__u32 page_shift;	/* of this kernel's pages: bytes >> page_shift */
+	__u32 reserved;
 };
 
 /* One memory cgroup as the scan found it; an element of the map `memcgs`. LRU: its own pages, not its children's. */
@@ -205,14 +203,6 @@ struct koord_memcg {
 	__u64 slab_reclaimable_bytes;	/* with children, up to seconds old; KOORD_NOT_KNOWN where it is small or not reported */
 	__u64 events[KOORD_MEMCG_EVENTS];	/* high, max, oom, oom_kill; memory.events, on v1 the cgroup's own */
 	__u64 lru_pages[5];	/* inactive_anon, active_anon, inactive_file, active_file, unevictable; summed over NUMA nodes */
-};
-
-/* The LRU sizes of one memory cgroup on one NUMA node; an element of the map `memcg_nodes`, written on demand. */
-struct koord_memcg_node {
-	__u64 cgroup_id;
-	__u32 nid;
-	__u32 reserved;
-	__u64 lru_pages[5];
 };
 
 #endif

@@ -18,7 +18,6 @@ from koordebpf.events.records import (
     CgroupStall,
     CompactionStall,
     KswapdRun,
-    MemcgNodeSample,
     MemcgSample,
     MemoryStall,
     OomKill,
@@ -136,13 +135,11 @@ LAYOUTS: Layouts = {
         ("numa_nodes", "I"),
         ("kinds", "I"),
         ("only_wanted", "I"),
-        ("scan_numa", "I"),
         ("memcgs", "I"),
         ("memcgs_full", "I"),
-        ("memcg_nodes", "I"),
-        ("memcg_nodes_full", "I"),
         ("epoch", "I"),
         ("page_shift", "I"),
+        ("reserved", "I"),
     ),
     "koord_memcg": (
         ("cgroup_id", "Q"),
@@ -154,7 +151,6 @@ LAYOUTS: Layouts = {
         ("events", "4Q"),
         ("lru_pages", "5Q"),
     ),
-    "koord_memcg_node": (("cgroup_id", "Q"), ("nid", "I"), ("reserved", "I"), ("lru_pages", "5Q")),
 }
 
 
@@ -174,7 +170,6 @@ _STRUCT_STALL = struct.Struct(f"<{_SUM * len(STALL_CAUSES)}3Q2I")
 _STRUCT_STALL_SUMS = struct.Struct(f"<{f'4Q{4 * KOORD_HIST_SLOTS}x' * len(STALL_CAUSES)}3Q2I")
 _STRUCT_TOTALS = _struct("koord_totals")
 _STRUCT_MEMCG = _struct("koord_memcg")
-_STRUCT_MEMCG_NODE = _struct("koord_memcg_node")
 
 STALL_BYTES = _STRUCT_STALL.size
 MEMCG_WORDS = _STRUCT_MEMCG.size // 8  # every member is a u64
@@ -382,9 +377,3 @@ def decode_memcgs(rows: memoryview, page_bytes: int) -> Iterator[MemcgSample]:
             oom_kill,
             None if slab == NOT_KNOWN else slab,
         )
-
-
-def decode_memcg_nodes(rows: memoryview, page_bytes: int) -> Iterator[MemcgNodeSample]:
-    """Yield the LRU sizes by NUMA node that one scan wrote; `rows` holds whole struct koord_memcg_node."""
-    for cgroup_id, nid, _, *lru in _STRUCT_MEMCG_NODE.iter_unpack(rows):
-        yield MemcgNodeSample(cgroup_id, nid, *[pages * page_bytes for pages in lru])

@@ -285,15 +285,3 @@ class MemcgSample(msgspec.Struct, frozen=True, gc=False):
     oom_events: int
     oom_kill_events: int
     slab_reclaimable_bytes: int | None = None  # with children, up to seconds old; None: not measured
-
-
-class MemcgNodeSample(msgspec.Struct, frozen=True, gc=False):
-    """The LRU sizes of one memory cgroup on one NUMA node. Bytes; its own pages."""
-
-    cgroup_id: int
-    nid: int
-    inactive_anon_bytes: int
-    active_anon_bytes: int
-    inactive_file_bytes: int
-    active_file_bytes: int
-    unevictable_bytes: int

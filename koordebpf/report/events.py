@@ -88,7 +88,6 @@ class EventPoster:
         self._close_s = close_s
         self._queue: Queue[tuple[PodEvent, datetime] | None] = Queue(_QUEUED)
         self._posted_before = RepeatFilter(_AGAIN_NS)
-        self.posted = 0
         self.dropped = 0
         self._is_closing = False
         supervisor = Supervisor("events")
@@ -147,8 +146,6 @@ class EventPoster:
         except KubeError as error:
             self.dropped += 1
             _log.warning("event %s on %s/%s was not recorded: %s", event.reason, event.namespace, event.name, error)
-        else:
-            self.posted += 1
 
 
 class EventSink:

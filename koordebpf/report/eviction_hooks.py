@@ -138,11 +138,6 @@ def hook_payload(hook: str, when: When, record: AuditRecord, victims: tuple[Hook
     return json_bytes(call) + b"\n"
 
 
-def hook_schema() -> dict[str, object]:
-    """Return the JSON Schema of what hooks are called with."""
-    return msgspec.json.schema(HookCall)
-
-
 def victims_of(record: AuditRecord) -> tuple[HookVictim, ...]:
     """Return the pods that a record is about, in their order; what it does not name has its UID alone."""
     named = {each.uid: each for feature in record.features for each in feature.ranking} | {

@@ -163,14 +163,6 @@ class LedgerView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unattributed_ns: NotNegative
     rows: tuple[LedgerRow, ...] = ()
 
-    def of_pod(self, uid: str) -> tuple[LedgerRow, ...]:
-        """Return what one pod stalled, all its containers, the largest first."""
-        return tuple(row for row in self.rows if row.victim.uid == uid)
-
-    def caused_by_pod(self, uid: str) -> tuple[LedgerRow, ...]:
-        """Return what is charged to one pod, the largest first."""
-        return tuple(row for row in self.rows if row.cause.uid == uid)
-
 
 class PodMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was measured of one pod. Each part None: not measured.

@@ -119,7 +119,7 @@ def test_nothing_is_left_where_the_layout_is_another(request_for: SignalRequest)
 
     def refuse_the_last(name: str, layout: tuple[int, object]) -> None:
         seen.append(name)
-        if name == "koord_memcg_node":
+        if name == "koord_memcg":
             raise SupportError("BPF record", "of another time", "Build it")
 
     before = held_by(os.getpid())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from koordebpf.collect.resctrl.collector import ResctrlCollector
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy, find_perf_event_mount
-from koordebpf.kernel.host.block_devices import storage_info, whole_disks
+from koordebpf.kernel.host.block_devices import whole_disks
 from koordebpf.kernel.host.filesystem import filesystem_of
 from koordebpf.kernel.host.overlays import overlays
 from koordebpf.kernel.proc.mounts import read_mounts
@@ -66,7 +66,6 @@ def found(node: Path, written: list[bytes]) -> list[object]:
         find_controllers(mountinfo),
         find_perf_event_mount(mountinfo),
         overlays(mountinfo),
-        storage_info(node / "sys", mountinfo),
         whole_disks(node / "sys", (mountinfo,)),
         filesystem_of(node, mountinfo),
         resctrl._unit(),

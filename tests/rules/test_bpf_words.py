@@ -10,7 +10,7 @@ from koordebpf.kernel.bcc.child import CO_RE_ONLY
 
 INCLUDE = Path(__file__).parents[2] / "bpf" / "include"
 # The scan is CO-RE's only: its rows are of no other program.
-OF_THE_SCAN = {"koord_memcg", "koord_memcg_node"}
+OF_THE_SCAN = {"koord_memcg"}
 # A C compiler cannot be asked whether a field exists: what depends on it stands in functions that both headers have.
 OF_BTF = {"HAS_FIELD"}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.host.block_devices import split_mapped, storage_info, whole_disks
+from koordebpf.kernel.host.block_devices import split_mapped, whole_disks
 
 Make = Callable[[Any], Path]
 
@@ -47,17 +47,6 @@ def machine(tree: Make, mounts: str = "") -> Path:
     return root
 
 
-def test_disks_partitions_and_volumes_of_one_disk(tree: Make) -> None:
-    root = machine(tree)
-    info = storage_info(root, root / "mountinfo")
-    assert info.disks == {"/dev/sda": "8:0", "/dev/nvme0n1": "259:0", "/dev/cciss/c0d0": "104:0"}
-    assert info.partitions == {"/dev/sda1": "/dev/sda", "/dev/nvme0n1p2": "/dev/nvme0n1"}
-    assert info.volumes == {"/dev/mapper/vg--data-home": "vg-data", "/dev/mapper/wide-a": "wide"}
-    assert info.volume_groups == {"vg-data": "/dev/sda"}
-    assert info.disk_of("/dev/mapper/vg--data-home") == info.disk_of("/dev/sda1") == info.disk_of("/dev/sda")
-    assert [info.disk_of(each) for each in ("/dev/mapper/wide-a", "/dev/mapper/secret", "/dev/none")] == [None] * 3
-
-
 def test_mounts_are_found_by_number_or_by_source_and_the_topmost_counts(tree: Make) -> None:
     mounts = (
         "1 0 253:0 / / rw - ext4 /dev/root rw\n"
@@ -68,8 +57,8 @@ def test_mounts_are_found_by_number_or_by_source_and_the_topmost_counts(tree: Ma
         "garbage\n"
     )
     root = machine(tree, mounts)
-    info = storage_info(root, root / "mountinfo")
-    assert info.mounts == {"/": "/dev/mapper/vg--data-home", "/data two": "/dev/sda1"}
+    found = whole_disks(root, [root / "mountinfo"]).mounts
+    assert found == {"/": ("8:0",), "/data two": ("8:0",)}
 
 
 @pytest.mark.parametrize(
@@ -129,9 +118,9 @@ def test_a_dash_within_a_name_is_doubled(name: str, parts: tuple[str, str]) -> N
 
 def test_without_sysfs_or_procfs_it_says_so(tree: Make, tmp_path: Path) -> None:
     with pytest.raises(SupportError, match="Mount sysfs"):
-        storage_info(tmp_path / "none", tmp_path / "none")
+        whole_disks(tmp_path / "none", [tmp_path / "none"])
     with pytest.raises(SupportError, match="Mount procfs"):
-        storage_info(machine(tree), tmp_path / "none")
+        whole_disks(machine(tree), [tmp_path / "none"])
 
 
 def printed(*command: str) -> list[list[str]]:
@@ -139,11 +128,6 @@ def printed(*command: str) -> list[list[str]]:
         pytest.skip(f"no {command[0]} here")
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [line.split() for line in done.stdout.splitlines()]
-
-
-def test_this_machines_disks_are_those_of_lsblk() -> None:
-    rows = printed("lsblk", "-rn", "-o", "PATH,TYPE,MAJ:MIN")
-    assert storage_info().disks == {path: number for path, kind, number in rows if kind == "disk"}
 
 
 def test_this_machines_whole_disks_are_those_of_lsblk() -> None:
@@ -157,8 +141,8 @@ def test_this_machines_whole_disks_are_those_of_lsblk() -> None:
 
 
 def test_this_machines_mounts_are_those_of_findmnt() -> None:
-    info = storage_info()
+    found = whole_disks()
+    disks = {number for kind, number in printed("lsblk", "-rn", "-o", "TYPE,MAJ:MIN") if kind == "disk"}
     rows = printed("findmnt", "-rn", "-o", "TARGET,MAJ:MIN")
-    numbers = {**{number: path for path, number in info.disks.items()}}
-    said = {target: numbers[number] for target, number in rows if number in numbers}
-    assert {target: device for target, device in info.mounts.items() if device in info.disks} == said
+    said = {target: (number,) for target, number in rows if number in disks}
+    assert {target: numbers for target, numbers in found.mounts.items() if target in said} == said

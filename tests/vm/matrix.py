@@ -69,7 +69,7 @@ _CGROUPS = _host("test_cgroupfs_live", "test_collector")
 # chain of 2,300 cgroups takes a minute of an emulated CPU, and dies on the live kernel as well.
 _LONG_CHAIN = "tests/host/test_kill_nested.py::test_a_process_at_the_end_of_a_chain_dies[v2-2300]"
 _DEATHS = (
-    *_host("test_memory_comes_back", "test_kill", "test_kill_nested", "test_page_faults"),
+    *_host("test_memory_comes_back", "test_kill", "test_kill_nested"),
     f"--deselect={_LONG_CHAIN}",
 )
 _SHARE = "tests/host/test_shares.py::test_derived_pressure_is_what_the_kernel_shows"

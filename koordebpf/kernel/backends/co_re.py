@@ -35,7 +35,6 @@ _STRUCTS = (
     "koord_totals",
     "koord_settings",
     "koord_memcg",
-    "koord_memcg_node",
 )
 
 
@@ -94,8 +93,7 @@ class KernelSignals(Closing):
         self._maps = SignalMaps({name: core.object.map(name, 0) for name in _MAPS})
         self._missed = RecursionMisses(core.object.attached(), self._maps)
         if SCAN in links:
-            maps = (core.object.map(name, 0) for name in ("memcgs", "memcg_nodes"))
-            self._scan = MemcgScan(links[SCAN], self._maps.settings, *maps)
+            self._scan = MemcgScan(links[SCAN], self._maps.settings, core.object.map("memcgs", 0))
         self._probes = ProbeWatch(links, self._maps.totals, {source.signal: source for source in self.sources})
 
     def _prepare(self, obj: libbpf.Object) -> None:
@@ -103,7 +101,6 @@ class KernelSignals(Closing):
             self._check_layout(name, obj.layout(name))
         if not self._request.measures:
             obj.set_max_entries("memcgs", 1)
-            obj.set_max_entries("memcg_nodes", 1)
 
     def _fill(self, obj: libbpf.Object) -> None:
         maps = SignalMaps({name: obj.map(name, 0) for name in ("totals", "settings", "stalls")})
@@ -135,11 +132,6 @@ class KernelSignals(Closing):
     def scanned(self) -> memoryview:
         """Return the rows of the last scan once more; as that one's, they hold until the next."""
         return self._need_scan().rows()
-
-    def scan_nodes(self) -> tuple[memoryview, memoryview]:
-        """Return the rows of a scan beside whole struct koord_memcg_node rows: the LRU sizes by NUMA node."""
-        scan = self._need_scan()
-        return scan.run(by_node=True), scan.by_node()
 
     def _need_scan(self) -> MemcgScan:
         if self._scan is None:

@@ -13,12 +13,12 @@ from koordebpf.kernel.signals.interface import SignalRequest
 from koordebpf.units import PAGE_SHIFT
 
 _FIRST = bytes(4)  # key of an array's only element
-_SETTINGS = struct.Struct("<QQ12I")
+_SETTINGS = struct.Struct("<QQ10I")
 _LEVEL_UNKNOWN = 0xFFFFFFFF  # koord_events.h
 _ROOT_CGROUP_ID = 1  # of a hierarchy's root, fs/kernfs/mount.c
 _KINDS_AT = 28  # offsets in koord_settings
 _ONLY_WANTED_AT = 32
-_EPOCH_AT = 56
+_EPOCH_AT = 44
 _MISSED_AT, _NODE_STALLED_AT, _NODE_EPOCH_AT = 128, 160, 168  # in koord_totals
 _LOST_ENDS_AT = 120
 _STALLED_AT = 984  # in koord_stall; its epoch follows
@@ -90,7 +90,7 @@ class SignalMaps:
             numa_node_ids(),
             NEEDED_KINDS,
         )
-        self.settings.write(0, _SETTINGS.pack(*numbers, *(0,) * 6, self._epoch, PAGE_SHIFT))
+        self.settings.write(0, _SETTINGS.pack(*numbers, *(0,) * 3, self._epoch, PAGE_SHIFT, 0))
 
     def totals(self) -> bytes:
         """Return struct koord_totals as it is now."""

@@ -7,62 +7,52 @@ import struct
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.bpf.maps import Element
 
-_SCAN_NUMA_AT = 36  # offsets in koord_settings
-_MEMCGS_AT = 40  # memcgs_full, memcg_nodes, memcg_nodes_full follow
+_MEMCGS_AT = 36  # offset in koord_settings; memcgs_full follows
 _FIRST_ENTRIES = 128
-_COUNTS = struct.Struct("<4I")
+_COUNTS = struct.Struct("<2I")
 
 
 class MemcgScan:
-    """The rows of the last pass. They are the maps' own memory: they hold until the next pass.
+    """The rows of the last pass. They are the map's own memory: they hold until the next pass.
 
     Args:
         link_fd: of the attached iterator.
         settings: the map's element, in which the programs count their rows.
         memcgs: struct koord_memcg.
-        memcg_nodes: struct koord_memcg_node, filled on demand.
     """
 
-    def __init__(self, link_fd: int, settings: Element, memcgs: libbpf.Map, memcg_nodes: libbpf.Map) -> None:
+    def __init__(self, link_fd: int, settings: Element, memcgs: libbpf.Map) -> None:
         self._link_fd = link_fd
         self._settings = settings
-        self._arrays = (MappedArray(memcgs), MappedArray(memcg_nodes))
+        self._memcgs = MappedArray(memcgs)
 
-    def run(self, *, by_node: bool = False) -> memoryview:
+    def run(self) -> memoryview:
         """Return whole struct koord_memcg rows, one for each memory cgroup below the root, parents first.
 
         Raises:  OSError: the root is gone.
         """
-        self._settings.write(_SCAN_NUMA_AT, struct.pack("<I", by_node) + bytes(_COUNTS.size))
+        self._settings.write(_MEMCGS_AT, bytes(_COUNTS.size))
         libbpf.run_iter(self._link_fd)
         return self.rows()
 
     def rows(self) -> memoryview:
         """Return the rows of the last pass; none before the first."""
-        return self._rows(0)
-
-    def by_node(self) -> memoryview:
-        """Return whole struct koord_memcg_node rows of the last pass, if it was asked for them."""
-        return self._rows(1)
+        return self._memcgs.first(self._counts()[0])
 
     def missed(self) -> int:
         """Return how many cgroups the last pass could not hold."""
         return self._counts()[1]
-
-    def _rows(self, which: int) -> memoryview:
-        return self._arrays[which].first(self._counts()[2 * which])
 
     def _counts(self) -> tuple[int, ...]:
         return _COUNTS.unpack_from(self._settings.read(), _MEMCGS_AT)
 
     def close(self) -> None:
         """Give the memory back; twice is harmless. Raises BufferError: rows of it are still held."""
-        for array in self._arrays:
-            array.close()
+        self._memcgs.close()
 
 
 class MappedArray:
-    """A mapped array, as far as it was filled: all of what is mapped counts as the agent's memory, 2.8 MiB."""
+    """A mapped array, as far as it was filled: all of what is mapped counts as the agent's memory, 1.8 MiB."""
 
     def __init__(self, array: libbpf.Map) -> None:
         """Map the first elements."""

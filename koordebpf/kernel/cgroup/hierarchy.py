@@ -174,13 +174,6 @@ class CgroupMemoryStat(msgspec.Struct, frozen=True, gc=False):
     hugetlb_bytes: int | None = None  # of the usage: v2 mounted with memory_hugetlb_accounting, since Linux 6.14
 
 
-class PageFaults(msgspec.Struct, frozen=True, gc=False):
-    """Page faults of one cgroup with its children since it was made; `pgmajfault` of them waited for I/O."""
-
-    pgfault: int
-    pgmajfault: int
-
-
 class CgroupMemory(KeptFiles):
     """Reads one memory cgroup through kept fds, each opened at its first use.
 
@@ -252,20 +245,6 @@ class CgroupMemory(KeptFiles):
             self._required("memory.events", pairs, key) for key in (b"high", b"max", b"oom", b"oom_kill")
         )
         return high, maximum, oom, oom_kill
-
-    def page_faults(self) -> PageFaults:
-        """Return the page faults of memory.stat, some dozens behind for each CPU.
-
-        It is read on demand, 15 to 40 µs a cgroup. A program on memcg:count_memcg_events (since 6.13) would
-        take 0.3 µs from every fault of the machine, and struct mem_cgroup.vmstats, which a scan could read, is up to
-        two seconds older than memory.stat.
-        """
-        prefix = b"" if self.version == 2 else b"total_"
-        stat = self._pairs("memory.stat")
-        return PageFaults(
-            self._required("memory.stat", stat, prefix + b"pgfault"),
-            self._required("memory.stat", stat, prefix + b"pgmajfault"),
-        )
 
     def _pread(self, name: str) -> bytes:
         try:

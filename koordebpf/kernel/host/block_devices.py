@@ -20,29 +20,6 @@ from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts
 _LVM = "LVM-"  # how the UUID of a device mapper's device begins that LVM made
 _MULTIPATH = "mpath-"  # the same of multipathd: requests, not bios, pass to the paths below
 _MOST = 4096  # devices and mounts that are kept. Why: more than a machine has; who mounts a lot costs no more than this
-_DISK_MAJORS = frozenset({7, 11})  # loop and CD: lsblk calls them loop and rom
-_RAM_MAJOR = 1
-
-
-class StorageInfo(msgspec.Struct, frozen=True):
-    """What is where; devices by path, as /dev/sda.
-
-    `disks`: to major:minor. `partitions`: to their disk. `volume_groups`: name to disk, of those with one physical
-    volume. `volumes`: /dev/mapper/VG-LV to the group. `mounts`: mount point to device; of several the topmost.
-    """
-
-    disks: dict[str, str]
-    partitions: dict[str, str]
-    volume_groups: dict[str, str]
-    volumes: dict[str, str]
-    mounts: dict[str, str]
-
-    def disk_of(self, device: str) -> str | None:
-        """Return the disk that a device lies on; None: on several, or it is not known."""
-        group = self.volumes.get(device)
-        if group is not None:
-            return self.volume_groups.get(group)
-        return device if device in self.disks else self.partitions.get(device)
 
 
 class WholeDisks(msgspec.Struct, frozen=True):
@@ -67,34 +44,6 @@ class _Device(msgspec.Struct, frozen=True):
     mapped: str | None  # LVM's name of it: group and volume
     below: tuple[str, ...]  # kernel names of what it consists of
     is_multipath: bool = False
-
-
-def storage_info(sysfs: Path = Path("/sys"), mountinfo: Path = MOUNTINFO) -> StorageInfo:
-    """Return what is there now. A device that vanishes meanwhile is left out.
-
-    Raises:  SupportError: no sysfs or procfs.
-    Cost:    60 µs a device, 2 µs a mount.
-    """
-    devices = _devices(sysfs / "class/block")
-    partitions = {each.path: devices[each.disk].path for each in devices.values() if each.disk in devices}
-    disks = {
-        each.path: each.number
-        for each in devices.values()
-        if each.disk is None and not each.below and _is_disk(each.number)
-    }
-    volumes: dict[str, str] = {}
-    physical: dict[str, set[str]] = {}
-    for each in devices.values():
-        if each.mapped is not None:
-            group, _ = split_mapped(each.mapped)
-            volumes[each.path] = group
-            physical.setdefault(group, set()).update(each.below)
-    groups = {}
-    for group, names in physical.items():
-        if len(names) == 1 and (volume := devices.get(next(iter(names)))) is not None:
-            groups[group] = partitions.get(volume.path, volume.path)
-    numbers = {each.number: each.path for each in devices.values()}
-    return StorageInfo(disks, partitions, groups, volumes, _mounts(mountinfo, numbers))
 
 
 def whole_disks(sysfs: Path = Path("/sys"), mountinfo: Sequence[Path] = (MOUNTINFO,), below: str = "/") -> WholeDisks:
@@ -172,11 +121,6 @@ def _device(path: Path) -> _Device | None:
     name = f"mapper/{mapped}" if mapped else path.name.replace("!", "/")
     is_multipath = uuid.startswith(_MULTIPATH)
     return _Device(f"/dev/{name}", number, disk, mapped if uuid.startswith(_LVM) else None, below, is_multipath)
-
-
-def _is_disk(number: str) -> bool:
-    major = number.partition(":")[0]
-    return major.isdecimal() and int(major) not in _DISK_MAJORS | {_RAM_MAJOR}
 
 
 # Of btrfs and its kind the number is none of a device's: the source says which.

@@ -242,7 +242,7 @@ def test_the_poster_continues_after_an_error(caplog: pytest.LogCaptureFixture) -
         poster.post(PodEvent("ns", name, "u", "evictPodSuccess", "m"), 0.0)
     poster.close()
     assert [(name, reason) for name, reason, _ in api.taken] == [("good", "evictPodSuccess")]
-    assert (poster.posted, poster.dropped) == (1, 2)
+    assert poster.dropped == 2
     assert "ns/bad was not recorded: 500" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 

@@ -169,13 +169,15 @@ def test_of_many_causes_the_largest_have_names() -> None:
     assert sum(row.ns for row in rows) == 2_100
 
 
-def test_a_view_answers_for_one_pod() -> None:
+def test_a_view_has_a_row_for_each_victim_and_cause() -> None:
     ledger = Ledger()
     ledger.push(1 * S, {}, holds(hog=0))
     ledger.push(2 * S, {WEB_APP: StallGrowth(global_ns=10), HOG: StallGrowth(limit_ns=3)}, holds(hog=100))
     view = ledger.view(2 * S)
-    assert [row.cause for row in view.of_pod("web")] == [HOG]
-    assert [(row.victim, row.ns) for row in view.caused_by_pod("hog")] == [(WEB_APP, 10)]
+    assert [(row.victim, row.cause.name, row.ns) for row in view.rows] == [
+        (WEB_APP, "spark/hog", 10),
+        (HOG, "own limit", 3),
+    ]
 
 
 def test_growth_is_looked_at_four_times_a_slice() -> None:
