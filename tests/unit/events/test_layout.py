@@ -126,9 +126,10 @@ def test_a_stall_without_histograms_is_the_same_but_for_them() -> None:
     assert layout.decode_stall((77).to_bytes(8, "little"), value, histograms=False) == expected != whole
 
 
-def test_a_stall_of_the_wrong_length_is_refused() -> None:
+@pytest.mark.parametrize(("key", "value"), [(8, 100), (7, layout.STALL_BYTES), (16, layout.STALL_BYTES)])
+def test_a_stall_of_the_wrong_length_is_refused(key: int, value: int) -> None:
     with pytest.raises(DecodeError, match="must be 8"):
-        layout.decode_stall(bytes(8), bytes(100))
+        layout.decode_stall(bytes(key), bytes(value))
 
 
 def test_memcgs_in_bytes_and_no_limit_is_none() -> None:

@@ -45,7 +45,7 @@ def test_histograms_add_up():
     one = RunQueueHistogram(2, 10, (2, *(0,) * (SLOTS - 1)))
     other = RunQueueHistogram(1, 7, (0, 1, *(0,) * (SLOTS - 2)))
     assert added([one, other]) == RunQueueHistogram(3, 17, (2, 1, *(0,) * (SLOTS - 2)))
-    assert added([]) == RunQueueHistogram()
+    assert added([]) == RunQueueHistogram() == RunQueueHistogram(0, 0, (0,) * SLOTS)
 
 
 def test_a_drift_is_refused():

@@ -1,0 +1,58 @@
+"""What the signals without BPF send of cgroup.events, by a small tree as cgroup v2 has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordebpf.events.layout import decode
+from koordebpf.events.records import CgroupPopulated
+from koordebpf.kernel.backends.files import FilesSignals
+from koordebpf.kernel.signals.interface import SignalRequest
+from tests.contract.apiserver import until
+
+MakeTree = Callable[[dict[str, Any]], Path]
+ALL_KINDS = (1 << 12) - 2
+EVENTS = "populated {}\nfrozen {}\n"
+
+
+@pytest.fixture
+def root(tree: MakeTree) -> Path:
+    of_memory = {
+        "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n",
+        "memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+    }
+    return tree({"node": {"pod": {"cgroup.events": EVENTS.format(0, 0), **of_memory}, **of_memory}})
+
+
+@pytest.fixture
+def signals(root: Path) -> Iterator[FilesSignals]:
+    request = SignalRequest(
+        hierarchy_version=2, hierarchy_id=0, mount_point=root, root=root / "node", node_cgroup_id=None, node_level=1
+    )
+    with closing(FilesSignals(request, None)) as opened:
+        opened.send_kinds(ALL_KINDS)
+        yield opened
+
+
+def populated(signals: FilesSignals) -> list[bool]:
+    return [each.populated for each in map(decode, signals.read()) if isinstance(each, CgroupPopulated)]
+
+
+def test_a_cgroup_says_once_that_it_has_processes_and_once_that_it_has_none(root: Path, signals: FilesSignals) -> None:
+    heard: list[bool] = []
+
+    def hears(*expected: bool) -> bool:
+        heard.extend(populated(signals))
+        return heard == list(expected)
+
+    events = root / "node/pod/cgroup.events"
+    events.write_text(EVENTS.format(1, 0))
+    until(lambda: hears(True), "processes")
+    events.write_text(EVENTS.format(1, 1))  # the freezer's state, which is none of ours
+    events.write_text(EVENTS.format(0, 1))
+    until(lambda: hears(True, False), "no process")
