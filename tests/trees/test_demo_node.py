@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.demo.node import CgroupVersion, NodeCgroup
+from koordebpf.demo.node import CgroupVersion, NodeCgroup, _remove_leftovers
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 
@@ -86,3 +86,17 @@ def test_oom_kills_are_counted_once(tmp_path: Path) -> None:
     assert old.oom_kills() == 0 + 1 + 2 + 3
     (old.path / "kubepods/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")  # before Linux 4.13
     assert old.oom_kills() is None
+
+
+def test_a_demo_removes_only_files_of_demos_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, files, run = (tmp_path / name for name in ("memory", "tmp", "run"))
+    for each in (root, files, run):
+        each.mkdir()
+    monkeypatch.setattr("koordebpf.demo.node._folders", lambda: (files, run))
+    kept = ["koordebpf-demo-", "koordebpf-demo-7x", "koordebpf-demo-9", "koordebpf-demo-notes"]
+    link = files / kept[2]
+    link.symlink_to(tmp_path)
+    for name in (*kept, "koordebpf-demo-8"):
+        (files / name).mkdir(exist_ok=True)
+    _remove_leftovers(root, 2)
+    assert sorted(path.name for path in files.iterdir()) == kept
