@@ -222,7 +222,6 @@ MATRIX = (
             "tests/host/test_page_cache.py::test_a_latency_sensitive_pod_keeps_its_file_and_all_is_restored",
             *_host("test_project_quota"),  # the live kernel counts none
             f"tests/host/test_katalyst_inner_live.py::{_PRESSED}",
-            "tests/host/test_inputs_live.py::test_what_is_read_is_there_or_said_to_be_lacking",
             "tests/host/test_maps_full.py::test_a_full_ring_loses_records_and_no_count",
             "tests/host/test_maps_full.py::test_more_cgroups_than_a_scan_can_hold",
             "tests/host/test_refused.py::test_records_of_another_layout_are_passed_over_and_nothing_stays_attached",
