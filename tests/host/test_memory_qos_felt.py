@@ -33,7 +33,7 @@ from tests.support.values.memory_qos import GIB, V2, memory, memory_qos
 MIB = 1 << 20
 NODE_BYTES, SET_MIB = 512 * MIB, 96
 LOADS = Path(__file__).parents[1] / "workloads/build"
-# A measurement takes more pairs: KOORDEBPF_PAIRS=20, with shorter ones KOORDEBPF_PAIR_S=2. Machines of the matrix take fewer.
+# A measurement takes more pairs, and shorter ones: KOORDEBPF_PAIRS=20 KOORDEBPF_PAIR_S=2; the matrix takes fewer.
 PAIRS, SECONDS, BEFORE_S = (
     pair_count(5),
     float(os.environ.get("KOORDEBPF_PAIR_S", "4")),
