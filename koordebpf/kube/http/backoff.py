@@ -14,7 +14,7 @@ def jittered(wait_s: float) -> float:
 
 
 def spread(asked_s: float) -> float:
-    """Lengthen a wait that a server asked for by up to a quarter at random: it asked everybody for the same."""
+    """Lengthen a wait that a server asked for by up to a quarter at random: it asked each agent for the same."""
     return asked_s * random.uniform(1.0, 1.25)
 
 
