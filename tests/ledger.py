@@ -8,8 +8,8 @@ where items take longer than they did. No clock decides, and what is not run is 
 
 `python -m tests.ledger` prints the items, those that never passed first; `--select` what this commit is tested with;
 `--second-tries` what passed only when it was tried again. `--take`, once before a merge, takes the results of the runs
-on this machine into tests/ledger.json, gives new items the emptiest turn, and counts one merge more: commit the file. A
-date fails nothing.
+on this machine into tests/ledger.json, gives new items the emptiest turn, and counts one merge more: commit the file.
+After a merge that was refused, `--take --again` counts none. A date fails nothing.
 """
 
 from __future__ import annotations
@@ -291,6 +291,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.ledger", description=__doc__.splitlines()[0])
     parser.add_argument("--select", action="store_true", help="print what this commit is tested with")
     parser.add_argument("--take", action="store_true", help="take the results of runs on this machine, count a merge")
+    parser.add_argument("--again", action="store_true", help="with --take: the merge before was refused, count none")
     parser.add_argument("--spread", action="store_true", help="give every item another turn, by what each takes")
     parser.add_argument("--second-tries", action="store_true", help="print what passed only when it was tried again")
     asked = parser.parse_args(arguments)
@@ -298,7 +299,8 @@ def main(arguments: list[str]) -> int:
         print_second_tries(tried_again(read(), recorded()))
     elif asked.take:
         runs = recorded()
-        write(taken(read(), items(), runs))
+        ledger = taken(read(), items(), runs)
+        write(msgspec.structs.replace(ledger, merges=ledger.merges - asked.again))
         runs_file().unlink(missing_ok=True)
         print(f"took {len(runs)} runs; commit {FILE.relative_to(ROOT)}")
     elif asked.spread:

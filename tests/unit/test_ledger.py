@@ -148,3 +148,17 @@ def test_it_is_read_as_it_was_written(tmp_path, monkeypatch, full):
     assert ledger.read() == Ledger()
     ledger.write(full)
     assert ledger.read() == full
+
+
+@pytest.mark.parametrize(("options", "merges"), [((), 2), (("--again",), 1)])
+def test_results_are_taken_once_for_a_merge_that_was_refused(tmp_path, monkeypatch, full, options, merges):
+    monkeypatch.setattr(ledger, "FILE", tmp_path / "ledger.json")
+    monkeypatch.setattr(ledger, "ROOT", tmp_path)
+    monkeypatch.setattr(ledger, "items", lambda: ITEMS)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ledger.write(full)
+    ledger.record({MODULES[0]: 7.0}, {})
+    assert ledger.main(["--take", *options]) == 0
+    found = ledger.read()
+    assert (found.merges, found.items[MODULES[0]].seconds) == (merges, 7.0)
+    assert ledger.recorded() == []
