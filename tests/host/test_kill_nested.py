@@ -87,6 +87,26 @@ def test_a_process_among_thousands_of_empty_cgroups_dies(site: Site, sleeper: su
             remove_when_empty(site.path / name)
 
 
+def test_the_first_look_is_a_short_one(
+    site: Site, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int | None] = []
+
+    def counted(top_fd: int, most: int | None = None) -> set[int] | None:
+        looks.append(most)
+        return pids(top_fd, most)
+
+    monkeypatch.setattr("koordebpf.kernel.cgroup.kill.pids", counted)
+    (site.path / "cgroup.procs").write_text(str(sleeper.pid))
+    with Kill.begin(site.target()) as kill:
+        assert set(looks) == {512}
+        looks.clear()
+        report = kill.finish(deadline_ns=time.monotonic_ns() + int(patience(10)) * NS_PER_S)
+    assert report.left_tasks == 0
+    # The kernel itself has met all of them, or they are looked into now.
+    assert set(looks) == ({512} if report.method == "cgroup.kill" else {None})
+
+
 def test_every_directory_is_met_once_parents_first(site: Site) -> None:
     for name in ("a", "a/b", "a/c", "a/c/d", "e"):
         (site.path / name).mkdir(parents=True, exist_ok=True)
