@@ -100,9 +100,10 @@ class GuestAgent:
         return set(self._guest.check(f"ls /proc/$(systemctl show -P MainPID {_UNIT})/task").split())
 
     def evictions(self) -> list[dict[str, Any]]:
-        """Return the audit lines of rounds that had victims."""
+        """Return the audit lines of rounds that had victims, as they were decided: what ends first is written first."""
         *whole, _unfinished = self._guest.check(f"cat {_AUDIT} 2>/dev/null || true").split("\n")
-        return [line for line in map(json.loads, whole) if line.get("outcomes")]
+        lines = [line for line in map(json.loads, whole) if line.get("outcomes")]
+        return sorted(lines, key=lambda line: int(line["decided_ns"]))
 
     def stop(self) -> str:
         """End it by SIGTERM; return what it has logged.
