@@ -48,7 +48,7 @@ class Rig:
             self.controller.tick()
             return condition()
 
-        until(looked, what)
+        until(looked, what, 90)  # a busy machine lists 500 Nodes and NodeSLOs for seconds
 
     def settle(self) -> None:
         """Poll until every Node is as it should be and the watch has shown it."""

@@ -56,6 +56,13 @@ def called() -> Iterator[Called]:
 
 
 @pytest.fixture
+def patient() -> Iterator[Called]:
+    made = Called(10)
+    yield made
+    made.caller.close()
+
+
+@pytest.fixture
 def plugin(tmp_path: Path) -> Iterator[Callable[[str], Plugin]]:
     made: list[Plugin] = []
 
@@ -333,8 +340,8 @@ def test_a_negative_grace_period_arrives_as_it_is(called: Called, plugin: Callab
     assert top.top == TopPods(("a",), -1)
 
 
-def test_pods_that_do_not_fit_into_one_window_arrive(called: Called, plugin: Callable[[str], Plugin]) -> None:
-    one = registered(called, plugin, "one")
+def test_pods_that_do_not_fit_into_one_window_arrive(patient: Called, plugin: Callable[[str], Plugin]) -> None:
+    one = registered(patient, plugin, "one")
     pods = {f"u{number}": pod(f"u{number}", b"\x9a\x06\x82\x80\x01" + bytes(0x4002)) for number in range(200)}
-    called.answers(lambda number: called.caller.ask_thresholds(number, pods))
+    patient.answers(lambda number: patient.caller.ask_thresholds(number, pods))
     assert list(one.asked["ThresholdMet"][0].active_pods) == list(pods.values())
