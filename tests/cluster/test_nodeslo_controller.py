@@ -103,6 +103,7 @@ def test_the_next_one_writes_nothing(cluster: ControlPlane, nodes: list[Object],
     assert after == before
 
 
+@pytest.mark.slow  # two controllers
 def test_those_of_koordinators_manager_are_left_alone_until_they_are_adopted(
     cluster: ControlPlane, nodes: list[Object], run: Run
 ) -> None:
