@@ -116,7 +116,7 @@ def saved_node(node_image: Image, binaries: Binaries, own_network: None) -> Iter
     try:
         try:
             saved = state.obtain(node_image, binaries, Machine(), work, say_line)
-        except Exception as error:
+        except BaseException as error:  # that it took too long, too
             _unsaved.append(f"{type(error).__name__}: {error}")
             raise
         yield saved
