@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 from tests.cluster.api import Object
 from tests.node.agent import GuestAgent, bring_source, koordebpf
-from tests.node.guest import Guest
 from tests.node.kernel_counts import KernelCounts
 from tests.node.node import GuestNode
 from tests.node.pods import HOG
@@ -27,10 +26,6 @@ def of_threads(counts: dict[str, int], threads: set[str]) -> int:
     return sum(count for key, count in counts.items() if key in threads)
 
 
-def seconds_up(guest: Guest) -> float:
-    return float(guest.check("cut -d' ' -f1 /proc/uptime"))
-
-
 def test_a_quiet_node_wakes_it_seldom(
     node: GuestNode, agent: Callable[..., GuestAgent], figure: Callable[[str], None]
 ) -> None:
@@ -38,13 +33,13 @@ def test_a_quiet_node_wakes_it_seldom(
     holding = agent("enforce")
     node.until(lambda: holding.metric("koordebpf_be_cpu_cores"), "best-effort pods are held")
     time.sleep(10)
-    began_s = seconds_up(node.guest)
+    began_s = node.guest.uptime_s()
     with (
         KernelCounts(node.guest, "raw_syscalls/sys_enter", "common_pid") as calls,
         KernelCounts(node.guest, "sched/sched_wakeup", "pid") as wake_ups,
     ):
         time.sleep(STEADY_S)
-        spent_s = seconds_up(node.guest) - began_s
+        spent_s = node.guest.uptime_s() - began_s
         threads = holding.threads()
         per_s = [of_threads(each.counts(), threads) / spent_s for each in (calls, wake_ups)]
     figure(f"{per_s[0]:.0f} system calls and {per_s[1]:.1f} wake-ups in a second")

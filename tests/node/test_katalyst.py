@@ -131,19 +131,15 @@ def reclaimed(name: str, node: GuestNode, level: str = "reclaimed_cores", **more
     return pod_object(name, node.name, annotations={QOS: level, **more.pop("annotations", {})}, **more)
 
 
-def rounds(agent: GuestAgent, since_ns: int = 0) -> list[list[str]]:
-    """Return the pods that it evicted itself, in their order, by round, of those that were decided since then."""
-    own = [line for line in agent.evictions() if not line.get("interrupted") and line["decided_ns"] >= since_ns]
-    return [[each["name"] for each in line["outcomes"]] for line in own]
+def evicted_by_round(agent: GuestAgent, since_s: float = 0) -> list[list[str]]:
+    """Return the pods that it evicted itself, in their order, of each round from that uptime of the guest on."""
+    own = [line for line in agent.evictions() if not line.get("interrupted")]
+    return [[each["name"] for each in line["outcomes"]] for line in own if line["decided_ns"] >= since_s * NS_PER_S]
 
 
-def evicted(agent: GuestAgent, since_ns: int = 0) -> list[str]:
-    return [name for names in rounds(agent, since_ns) for name in names]
-
-
-def now_ns(node: GuestNode) -> int:
-    """Return the guest's CLOCK_MONOTONIC."""
-    return int(float(node.guest.check("cut -d' ' -f1 /proc/uptime")) * NS_PER_S)
+def evicted(agent: GuestAgent, since_s: float = 0) -> list[str]:
+    """Return the pods of all these rounds."""
+    return [name for names in evicted_by_round(agent, since_s) for name in names]
 
 
 def taints(node: GuestNode) -> set[tuple[str, str]]:
@@ -171,21 +167,21 @@ def reader(name: str, node: GuestNode) -> Object:
 def test_a_pod_reads_its_notice_of_a_soft_eviction_and_a_hard_threshold_evicts_it(
     shared_node: GuestNode, outside: Outside, enforcing: GuestAgent
 ) -> None:
-    since_ns = now_ns(shared_node)
+    since_s = shared_node.guest.uptime_s()
     shared_node.add(reader("listens", shared_node), 120)
     shared_node.add(reclaimed("deaf", shared_node))
     # WHEN a soft threshold is met that both are chosen for
     outside.says(SOFT, ["listens", "deaf"])
     # THEN the one that does not listen is evicted, and the other one is notified
-    enforcing.wait_until(lambda: evicted(enforcing, since_ns) == ["deaf"], "the pod without notice is evicted")
+    enforcing.wait_until(lambda: evicted(enforcing, since_s) == ["deaf"], "the pod without notice is evicted")
     shared_node.until(lambda: "notice " in said_by(shared_node, "listens"), "the pod reads its notice")
     notice = re.search(r"notice (\S.*)", said_by(shared_node, "listens"))
     assert notice is not None
     outside.rounds(enforcing, 3)
-    assert evicted(enforcing, since_ns) == ["deaf"]
+    assert evicted(enforcing, since_s) == ["deaf"]
     # AND a hard one evicts that, too
     outside.says(HARD, ["listens"])
-    enforcing.wait_until(lambda: evicted(enforcing, since_ns) == ["deaf", "listens"], "a hard threshold evicts it")
+    enforcing.wait_until(lambda: evicted(enforcing, since_s) == ["deaf", "listens"], "a hard threshold evicts it")
     assert (
         "plugin outside met threshold in scope heat, target 70, observed 81.5" in enforcing.evictions()[-1]["sentence"]
     )
@@ -197,7 +193,7 @@ def test_a_pod_reads_its_notice_of_a_soft_eviction_and_a_hard_threshold_evicts_i
 def test_a_threshold_has_to_be_met_for_its_grace_period_without_a_break(
     shared_node: GuestNode, outside: Outside, enforcing: GuestAgent
 ) -> None:
-    since_ns = now_ns(shared_node)
+    since_s = shared_node.guest.uptime_s()
     shared_node.add(reclaimed("patient", shared_node))
     lasting = {**HARD, "grace_period_seconds": GRACE_S}
     outside.says(lasting, ["patient"])
@@ -206,14 +202,14 @@ def test_a_threshold_has_to_be_met_for_its_grace_period_without_a_break(
     outside.rounds(enforcing, 2)
     started_s = time.monotonic()
     outside.says(lasting, ["patient"])
-    enforcing.wait_until(lambda: evicted(enforcing, since_ns) == ["patient"], "it is evicted")
+    enforcing.wait_until(lambda: evicted(enforcing, since_s) == ["patient"], "it is evicted")
     assert time.monotonic() - started_s >= GRACE_S
 
 
 def test_of_ten_forced_pods_three_go_in_a_round_the_reclaimed_ones_first(
     shared_node: GuestNode, outside: Outside, enforcing: GuestAgent, figure: Callable[[str], None]
 ) -> None:
-    since_ns = now_ns(shared_node)
+    since_s = shared_node.guest.uptime_s()
     levels = {f"burst-{number}": "reclaimed_cores" if number in (2, 5, 7) else "shared_cores" for number in range(10)}
     made = [reclaimed(name, shared_node, level, grace_s=1) for name, level in levels.items()]
     for each in made[:-1]:
@@ -223,12 +219,12 @@ def test_of_ten_forced_pods_three_go_in_a_round_the_reclaimed_ones_first(
     outside.rounds(enforcing, 1)
     started_s = time.monotonic()
     outside.says(evict=[{"pod": name, "reason": "heat", "force_evict": True} for name in levels])
-    enforcing.wait_until(lambda: len(evicted(enforcing, since_ns)) == len(levels), "all of them are evicted")
+    enforcing.wait_until(lambda: len(evicted(enforcing, since_s)) == len(levels), "all of them are evicted")
     seconds = time.monotonic() - started_s
-    went = evicted(enforcing, since_ns)
+    went = evicted(enforcing, since_s)
     assert sorted(went) == sorted(levels)
     assert {levels[name] for name in went[:3]} == {"reclaimed_cores"}
-    assert max(map(len, rounds(enforcing, since_ns))) <= BURST
+    assert max(map(len, evicted_by_round(enforcing, since_s))) <= BURST
     # Four rounds, of which each begins after the last.
     assert seconds > 3 * SYNC_S * 0.9
     figure(f"{seconds:.0f} s for 10 pods, {SYNC_S} s from round to round")
@@ -243,7 +239,7 @@ def is_there(node: GuestNode, name: str) -> bool:
 def test_a_condition_taints_the_node_until_its_transition_period_is_over(
     shared_node: GuestNode, outside: Outside, enforcing: GuestAgent
 ) -> None:
-    since_ns = now_ns(shared_node)
+    since_s = shared_node.guest.uptime_s()
     outside.says({**SOFT, "condition": CONDITION})
     shared_node.until(lambda: taints(shared_node) == {(HEAT, "NoSchedule")}, "the node is tainted")
     outside.says()
@@ -252,7 +248,7 @@ def test_a_condition_taints_the_node_until_its_transition_period_is_over(
     assert taints(shared_node) == {(HEAT, "NoSchedule")}
     shared_node.until(lambda: not taints(shared_node), "the taint is gone")
     assert time.monotonic() - ended_s > TRANSITION_S - 3 * SYNC_S
-    assert evicted(enforcing, since_ns) == []
+    assert evicted(enforcing, since_s) == []
 
 
 def test_an_agent_that_is_killed_is_followed_by_one_that_ends_what_it_left(
@@ -278,7 +274,7 @@ def test_an_agent_that_is_killed_is_followed_by_one_that_ends_what_it_left(
     # THEN the next one removes taint and folder, and evicts the others, one in a round
     second = start(shared_node)
     second.wait_until(lambda: evicted(second) == ["soft-b", "soft-c"], "the other soft evictions")
-    assert list(map(len, rounds(second))) == [1, 1]
+    assert list(map(len, evicted_by_round(second))) == [1, 1]
     shared_node.until(lambda: not taints(shared_node), "the taint is gone")
     gone = f"test -e {NOTICES}/waits@@__@@default"
     shared_node.until(lambda: shared_node.guest.run(gone).code, "the folder of its notices is gone")
