@@ -73,6 +73,12 @@ def sockets() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture
+def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each wait be the shortest that chance may give it."""
+    monkeypatch.setattr("random.uniform", lambda least, _most: least)
+
+
 # SIGTERM ends a run as ^C does: fixtures remove what they made. The runner, which may have had the same signal, sends
 # SIGINT beside it, before or after, which must not end that; one more does.
 def _interrupt(number: int, frame: FrameType | None) -> Never:

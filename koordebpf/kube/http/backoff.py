@@ -13,11 +13,6 @@ def jittered(wait_s: float) -> float:
     return wait_s * random.uniform(0.5, 1.0)
 
 
-def spread(asked_s: float) -> float:
-    """Lengthen a wait that a server asked for by up to a quarter at random: it asked each agent for the same."""
-    return asked_s * random.uniform(1.0, 1.25)
-
-
 class Backoff:
     """Waits that double from `first_s` up to `cap_s`, each with jitter."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import random
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -11,7 +12,6 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
-from koordebpf.kube.http.backoff import spread
 from koordebpf.kube.malformed import MALFORMED
 
 # The longest Retry-After that is believed. Why 300 s: what is to be asked then is about memory that is short now.
@@ -86,7 +86,10 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, res
 def _retry_after_s(headers: Mapping[str, str], said: Status) -> float | None:
     value = headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():  # an HTTP date, which no API server sends, counts as absent
-        return spread(min(float(value), _BELIEVED_S))
-    if said.details is not None and said.details.retryAfterSeconds:
-        return spread(min(max(float(said.details.retryAfterSeconds), 0.0), _BELIEVED_S))
-    return None
+        asked_s = float(value)
+    elif said.details is not None and said.details.retryAfterSeconds:
+        asked_s = float(said.details.retryAfterSeconds)
+    else:
+        return None
+    # Never earlier, and not at the same time as all other agents: they were asked for the same.
+    return min(max(asked_s, 0.0), _BELIEVED_S) * random.uniform(1.0, 1.25)
