@@ -24,7 +24,6 @@ _POLL_S = 0.1
 _PROGRESS_S = 30.0  # between two lines, where there is no terminal; on one it is a line that changes
 _PERCENT = re.compile(rb"\[ *(\d+)%\]")
 _RUNNING = re.compile(rb"::(\S+) $")  # pytest -v, until the test has ended
-_CLEANED_UP_S = 120.0
 _LAST_LINES = 60
 
 
@@ -97,7 +96,7 @@ class Lane:
             self._bringing.terminate()
             self._bringing.wait()
         if self.watched:
-            self.watched.end(_CLEANED_UP_S)
+            self.watched.end()
             last = self.output.read_text(errors="replace").splitlines()[-_LAST_LINES:]
             print(f"\n-- {self.name}, interrupted", *last, sep="\n", flush=True)
 
@@ -105,8 +104,9 @@ class Lane:
     def progress(self) -> str:
         """Return how much of it has run, and which test runs, where it says so."""
         printed = self.output.read_bytes() if self.output.exists() else b""
-        percents, test = _PERCENT.findall(printed), _RUNNING.search(printed)
-        return f"{int(percents[-1]) if percents else 0} %{f' {test[1].decode()}' if test else ''}"
+        percents = [b"0", *_PERCENT.findall(printed)]
+        test = _RUNNING.search(printed)
+        return f"{int(percents[-1])} % {test[1].decode() if test else ''}".rstrip()
 
 
 def run(lanes: Sequence[Lane], ended: Callable[[Lane, int], None], when_only_live: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _VARIABLE = "TESTS_OF_KOORDEBPF"  # not KOORDEBPF_…: those are settings, which the demo keeps from its agent
@@ -24,6 +24,7 @@ _GROUPS = 1 << 30  # above what any machine gives to users
 # How long what is ending may take; the kernel frees programs after grace periods.
 _ENDS_WITHIN_S = float(os.environ.get("KOORDEBPF_ENDS_WITHIN_S", "10"))
 _FREED_WITHIN_S = 6 * _ENDS_WITHIN_S
+_CLEANED_UP_WITHIN_S = 120.0  # of what was interrupted: a guest and a control plane end in some seconds
 _FOR_FILES = ("/tmp", "/var/tmp", "/dev/shm")
 _OF_OTHERS = {"/run/mount"}  # mount(8) makes it when it is first called
 _DEEPEST = 16  # what is deeper lies in what another process made
@@ -75,11 +76,11 @@ class Watched:
         try:
             return self.wait()
         except KeyboardInterrupt:  # from the terminal: it was interrupted too, and takes away what it made
-            self.wait()
+            self.end()
             raise
         except SystemExit:
             self.interrupt()
-            self.wait()
+            self.end()
             raise
 
     def start(self, command: Sequence[str], cwd: Path, output: int | None = None) -> None:
@@ -99,14 +100,12 @@ class Watched:
         """Wait for its end; return its exit code."""
         return self._process.wait()
 
-    def end(self, within_s: float) -> None:
-        """Wait for the end of a command that was interrupted; kill it if it does not come."""
+    def end(self) -> None:
+        """Wait for the end of a command that was interrupted; kill all its processes if it does not come."""
         try:
-            self._process.wait(within_s)
+            self._process.wait(_CLEANED_UP_WITHIN_S)
         except subprocess.TimeoutExpired:
-            for pid in (*self._processes(), self._process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _kill((*self._processes(), self._process.pid))
             self._process.wait()
 
     @property
@@ -134,9 +133,7 @@ class Watched:
             if not found or time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-        for pid in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(processes)
         return [*found, *self._mounts(), *self._bpf()]
 
     def _processes(self) -> dict[int, str]:
@@ -211,6 +208,12 @@ class Watched:
             if not left or time.monotonic() > deadline:
                 return [f"BPF program {number}: {name}" for number, name in sorted(left.items())]
             time.sleep(0.5)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _usable_group() -> int | None:

@@ -66,7 +66,7 @@ _WHOLE = ("browser", "node")  # a quick run has none of their tests
 _SET_UP = {"vm": "vm", "cluster": "cluster", "node": "node", "browser": "browser", "shells": "contract", "felt": "host"}
 _NO_TESTS_COLLECTED = 5  # pytest.ExitCode
 _TEST_S = 900  # a test that takes longer waits for ever
-# What a merge is tested with that takes longer does not end: it says what ran, before the limit of a CI job ends it.
+# A longer run for a merge is interrupted and prints which tests ran; the limit of a CI job would only end it.
 _RUN_S = int(os.environ.get("KOORDEBPF_RUN_S", "2700"))
 
 

@@ -27,9 +27,9 @@ from tests.node.pods import SLEEP
 from tests.node.proved import gathered, table
 from tests.node.state import Saved
 
-# Each takes minutes, and a test that is tried again asks for one more: what failed twice fails all of them.
+# A boot takes minutes, and each test that is tried again would ask for one: after two that failed all tests fail.
 _BOOTS = 2
-_unsaved: list[str] = []
+_unsaved: list[str] = []  # why no node was saved, by boot
 _MODES = {"observe": "--dry-run", "enforce": "--enforce"}
 
 
@@ -111,12 +111,12 @@ def own_network(request: pytest.FixtureRequest, node_image: Image, binaries: Bin
 def saved_node(node_image: Image, binaries: Binaries, own_network: None) -> Iterator[Saved]:
     """A saved node with its pods: `web` is LS, `batch` and the idle `hog` are BE."""
     if len(_unsaved) >= _BOOTS:
-        pytest.fail(f"no node could be saved, {len(_unsaved)} × : {_unsaved[-1]}")
+        pytest.fail(f"no node was saved in {len(_unsaved)} boots: {_unsaved[-1]}")
     work = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="koordebpf-node-"))
     try:
         try:
             saved = state.obtain(node_image, binaries, Machine(), work, say_line)
-        except BaseException as error:  # that it took too long, too
+        except BaseException as error:  # pytest-timeout's is no Exception
             _unsaved.append(f"{type(error).__name__}: {error}")
             raise
         yield saved
