@@ -295,12 +295,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--spread", action="store_true", help="give every item another turn, by what each takes")
     parser.add_argument("--second-tries", action="store_true", help="print what passed only when it was tried again")
     asked = parser.parse_args(arguments)
+    if asked.again and not asked.take:
+        parser.error("--again is for --take")
     if asked.second_tries:
         print_second_tries(tried_again(read(), recorded()))
     elif asked.take:
         runs = recorded()
         ledger = taken(read(), items(), runs)
-        write(msgspec.structs.replace(ledger, merges=ledger.merges - asked.again))
+        if asked.again:
+            ledger.merges -= 1
+        write(ledger)
         runs_file().unlink(missing_ok=True)
         print(f"took {len(runs)} runs; commit {FILE.relative_to(ROOT)}")
     elif asked.spread:
