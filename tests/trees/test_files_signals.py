@@ -12,11 +12,11 @@ import pytest
 from koordebpf.events.layout import decode
 from koordebpf.events.records import CgroupPopulated
 from koordebpf.kernel.backends.files import FilesSignals
+from koordebpf.kernel.backends.packing import KOORD_POPULATED
 from koordebpf.kernel.signals.interface import SignalRequest
 from tests.contract.apiserver import until
 
 MakeTree = Callable[[dict[str, Any]], Path]
-ALL_KINDS = (1 << 12) - 2
 EVENTS = "populated {}\nfrozen {}\n"
 
 
@@ -35,7 +35,7 @@ def signals(root: Path) -> Iterator[FilesSignals]:
         hierarchy_version=2, hierarchy_id=0, mount_point=root, root=root / "node", node_cgroup_id=None, node_level=1
     )
     with closing(FilesSignals(request, None)) as opened:
-        opened.send_kinds(ALL_KINDS)
+        opened.send_kinds(1 << KOORD_POPULATED)
         yield opened
 
 
@@ -53,6 +53,7 @@ def test_a_cgroup_says_once_that_it_has_processes_and_once_that_it_has_none(root
     events = root / "node/pod/cgroup.events"
     events.write_text(EVENTS.format(1, 0))
     until(lambda: hears(True), "processes")
-    events.write_text(EVENTS.format(1, 1))  # the freezer's state, which is none of ours
+    events.write_text(EVENTS.format(1, 1))
+    assert populated(signals) == []  # the freezer's state
     events.write_text(EVENTS.format(0, 1))
     until(lambda: hears(True, False), "no process")
