@@ -23,6 +23,7 @@ from tests.host.provoke import MIB, N, holder, in_cgroup, set_limit, start_in
 from tests.support.patience import patience
 
 _PAGE_SHIFT_AT = 48  # in koord_settings
+LISTS = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
 
 
 @pytest.fixture
@@ -117,23 +118,19 @@ def test_events_equal_the_files(memory_cgroup: Path, signals: KernelSignals) -> 
     assert sample.max_bytes == 8 * MIB
 
 
-def nodes_of(cgroup: Path) -> dict[int, int]:
-    """Return the pages on a cgroup's LRU lists by NUMA node, as memory.numa_stat tells them: in bytes."""
-    version = find_memory_hierarchy().version
-    lists = ("file", "anon", "unevictable")
-    if version == 2:
-        lists = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
-    pages: dict[int, int] = {}
+def numa_bytes(cgroup: Path) -> int:
+    """Return what is on a cgroup's LRU lists of all NUMA nodes, as memory.numa_stat tells each of them."""
+    is_v1 = find_memory_hierarchy().version == 1
+    found = 0
     for line in (cgroup / "memory.numa_stat").read_text().splitlines():
-        name, *values = line.replace("=", " ", 1).split() if version == 1 else line.split()
-        for node, _, value in (each.partition("=") for each in values if each.startswith("N") and name in lists):
-            pages[int(node[1:])] = pages.get(int(node[1:]), 0) + int(value) * (PAGE_BYTES if version == 1 else 1)
-    return pages
+        name, *values = line.replace("=", " ", 1).split() if is_v1 else line.split()
+        if name in (("file", "anon", "unevictable") if is_v1 else LISTS):
+            found += sum(int(each.partition("=")[2]) for each in values if each.startswith("N"))
+    return found * PAGE_BYTES if is_v1 else found
 
 
 def lru_bytes(sample: MemcgSample) -> int:
-    lists = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
-    return sum(int(getattr(sample, f"{each}_bytes")) for each in lists)
+    return sum(int(getattr(sample, f"{each}_bytes")) for each in LISTS)
 
 
 def test_lists_are_those_of_all_numa_nodes(memory_cgroup: Path, signals: KernelSignals) -> None:
@@ -141,12 +138,10 @@ def test_lists_are_those_of_all_numa_nodes(memory_cgroup: Path, signals: KernelS
     own = cgroup_id(child)
     with holder(child, 32 * MIB):
         for _ in tries(10):
-            by_files = nodes_of(child)
-            with signals.scan() as rows:
-                sample = next(each for each in decode_memcgs(rows, PAGE_BYTES) if each.cgroup_id == own)
-            if lru_bytes(sample) == sum(by_files.values()):
+            by_files, scanned = numa_bytes(child), lru_bytes(scan(signals)[own])
+            if scanned == by_files:
                 break
-    assert lru_bytes(sample) == sum(by_files.values()) >= 31 * MIB
+    assert scanned == by_files >= 31 * MIB
 
 
 def mapped_bytes() -> int:

@@ -93,10 +93,9 @@ def test_a_demo_removes_only_files_of_demos_that_are_gone(tmp_path: Path, monkey
     for each in (root, files, run):
         each.mkdir()
     monkeypatch.setattr("koordebpf.demo.node._folders", lambda: (files, run))
-    kept = ["koordebpf-demo-", "koordebpf-demo-7x", "koordebpf-demo-9", "koordebpf-demo-notes"]
-    link = files / kept[2]
-    link.symlink_to(tmp_path)
-    for name in (*kept, "koordebpf-demo-8"):
-        (files / name).mkdir(exist_ok=True)
+    others = {"koordebpf-demo-", "koordebpf-demo-7x", "koordebpf-demo-notes"}
+    for name in (*others, "koordebpf-demo-8"):
+        (files / name).mkdir()
+    (files / "koordebpf-demo-9").symlink_to(tmp_path)
     _remove_leftovers(root, 2)
-    assert sorted(path.name for path in files.iterdir()) == kept
+    assert {path.name for path in files.iterdir()} == {*others, "koordebpf-demo-9"}
