@@ -5,7 +5,7 @@
  */
 #include "koord_maps.h"
 
-#define MAX_MEMCGS 16384	/* 1.8 MB; ten times the cgroups of a node with 500 pods */
+#define MAX_MEMCGS 16384	/* 1.9 MiB; ten times the cgroups of a node with 500 pods */
 #define NR_LRU_LISTS 5		/* include/linux/mmzone.h, the same in every release */
 #define NR_SLAB_RECLAIMABLE_AT NR_LRU_LISTS	/* in lruvec_stats.state: mm/memcontrol.c memcg_node_stat_items */
 #define MIN_REST_BYTES (8ULL << 20)	/* what any pod has */
