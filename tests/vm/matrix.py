@@ -302,7 +302,7 @@ MATRIX = (
     # What is written to cgroups of v2: a set of CPUs needs two, and with one there is nothing to share between pods.
     Variant("6.12", "writes", cpus=2, has_one_thread=True, tests=(*_WRITES, _RECLAIMER, *_AGENT_OF_CPUS)),
     # QoS strategies: what they write on v2, with two CPUs for those that share CPUs.
-    Variant("6.12", "qos", cpus=2, environment={"KOORDEBPF_PAIRS": "2", "KOORDEBPF_PAIR_S": "2"}, tests=_QOS),
+    Variant("6.12", "qos", cpus=2, environment={"KOORDEBPF_PAIR_S": "2"}, tests=_QOS),
     # Compiling takes a minute of an emulated CPU in each process.
     Variant(
         "6.1",
