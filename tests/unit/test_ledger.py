@@ -162,3 +162,8 @@ def test_results_are_taken_once_for_a_merge_that_was_refused(tmp_path, monkeypat
     found = ledger.read()
     assert (found.merges, found.items[MODULES[0]].seconds) == (merges, 7.0)
     assert ledger.recorded() == []
+
+
+def test_again_is_for_taking_alone():
+    with pytest.raises(SystemExit):
+        ledger.main(["--again"])
