@@ -86,10 +86,10 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, res
 def _retry_after_s(headers: Mapping[str, str], said: Status) -> float | None:
     value = headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():  # an HTTP date, which no API server sends, counts as absent
-        asked_s = float(value)
+        requested_s = float(value)
     elif said.details is not None and said.details.retryAfterSeconds:
-        asked_s = float(said.details.retryAfterSeconds)
+        requested_s = float(said.details.retryAfterSeconds)
     else:
         return None
-    # Never earlier, and not at the same time as all other agents: they were asked for the same.
-    return min(max(asked_s, 0.0), _BELIEVED_S) * random.uniform(1.0, 1.25)
+    # Never earlier, and not all agents at once: the server tells each of them the same.
+    return min(max(requested_s, 0.0), _BELIEVED_S) * random.uniform(1.0, 1.25)
