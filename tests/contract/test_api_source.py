@@ -29,6 +29,7 @@ from tests.contract.apiserver import (
     until,
 )
 from tests.contract.sources import PACE, Open
+from tests.support.started import StartedSince
 
 EXPIRED = status(410, "Expired", "too old resource version: 1 (2)")
 
@@ -597,11 +598,14 @@ def test_deleted_nodeslo_is_gone_from_the_state(open_source: Open, cluster: Clus
     until(lambda: source.state().nodeslo is None, "the deletion")
 
 
-def threads_of(source: ApiSource) -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name.startswith("kube-")]
+@pytest.fixture
+def since() -> StartedSince:
+    return StartedSince()
 
 
-def test_close_ends_threads_while_watches_and_lists_hang(open_source: Open, cluster: Cluster) -> None:
+def test_close_ends_threads_while_watches_and_lists_hang(
+    since: StartedSince, open_source: Open, cluster: Cluster
+) -> None:
     cluster.nodes.lists.append(lambda exchange: exchange.hold())  # no answer at all
 
     def half_a_head(exchange: Exchange) -> None:
@@ -611,12 +615,12 @@ def test_close_ends_threads_while_watches_and_lists_hang(open_source: Open, clus
     cluster.nodeslos.lists.append(half_a_head)
     source = open_source(msgspec.structs.replace(PACE, answer_s=600.0, watch_s=600))
     until(lambda: len(cluster.server.held) == 5, "five hanging requests")
-    assert len(threads_of(source)) == 5
+    assert len(since.threads("kube-")) == 5
     source.close()
-    assert threads_of(source) == []
+    assert since.threads("kube-") == []
 
 
-def test_close_ends_threads_that_wait_to_connect(tmp_path: Path, kubeconfig: Path) -> None:
+def test_close_ends_threads_that_wait_to_connect(since: StartedSince, tmp_path: Path, kubeconfig: Path) -> None:
     # A listener that never accepts, its queue full: the connection attempt itself hangs.
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -633,13 +637,13 @@ def test_close_ends_threads_that_wait_to_connect(tmp_path: Path, kubeconfig: Pat
         source.start(lambda: None)
         time.sleep(0.05)  # into connect(2), or not yet: both must end
         source.close()
-        left = threads_of(source)
+        left = since.threads("kube-")
         for filler in fillers:
             filler.close()
     assert left == []
 
 
-def test_close_ends_a_tls_handshake_that_hangs(kubeconfig: Path) -> None:
+def test_close_ends_a_tls_handshake_that_hangs(since: StartedSince, kubeconfig: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         text = kubeconfig.read_text()
         begin = text.index("http://127.0.0.1:")
@@ -653,7 +657,7 @@ def test_close_ends_a_tls_handshake_that_hangs(kubeconfig: Path) -> None:
             sock.settimeout(30)
             assert sock.recv(1) == b"\x16"  # a ClientHello: they wait for our answer now
         source.close()
-        assert threads_of(source) == []
+        assert since.threads("kube-") == []
         for sock in accepted:
             sock.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource, Wanted
+from koordebpf.kube.sources.pdbs import PdbReflector
 from tests.contract.apiserver import Cluster, Exchange, Request, gives, listing, pod, status, until
 from tests.contract.sources import PACE, Open
+from tests.support.patience import patience
 
 
 def pdb(name: str, version: int, namespace: str = "default", allowed: int = 1) -> dict[str, Any]:
@@ -229,3 +232,20 @@ class TestATenantThatWritesThousands:
         # The first pages are a guess; what is too large is cut off before it is here as a whole.
         assert max(sizes[1:]) < 4 << 20
         assert len(requests) < 60
+
+
+def test_it_ends_while_it_gathers_namespaces_of_which_none_is_left(kubeconfig: Path) -> None:
+    lists: list[bool] = []
+    transport = open_cluster(kubeconfig)
+    reflector = PdbReflector(transport, lists.append, PACE)
+    reflector.start()
+    reflector.want(frozenset())
+    until(lambda: lists, "the first round")
+    reflector.want(frozenset({"default"}))
+    time.sleep(0.2)  # into the second in which it gathers, or not yet: both must end
+    reflector.want(frozenset())
+    reflector.stop()
+    began = time.monotonic()
+    reflector.join(patience(10))
+    assert time.monotonic() - began < patience(10)
+    transport.close()

@@ -30,6 +30,7 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.signals.interface import SignalRequest
 from tests.support.bpf_ids import held_by, wait_for_none
 from tests.support.patience import patience
+from tests.support.started import StartedSince
 
 HEADERS = Path("/lib/modules", platform.release(), "build")
 HAS_HEADERS = HEADERS.is_dir() or Path("/sys/kernel/kheaders.tar.xz").exists()
@@ -64,12 +65,12 @@ def request_of_all(hierarchy: MemoryHierarchy) -> SignalRequest:
 
 
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
-    """Hold that this process has the fds it had, no BPF among them, and no child."""
-    before = fds()
+def nothing_left() -> Iterator[StartedSince]:
+    """Hold that this process has the fds it had, no BPF among them, and no child more."""
+    before, since = fds(), StartedSince()
     assert not any("bpf" in target for target in before)
-    yield
-    assert not psutil.Process().children()
+    yield since
+    assert not since.children()
     assert fds() == before
 
 
@@ -97,12 +98,11 @@ def test_what_is_missing_is_said_in_one_sentence(request_of_all: SignalRequest) 
 
 
 @COMPILES
-@pytest.mark.usefixtures("nothing_left")
 def test_the_compiler_is_gone_and_the_programs_stay_until_close(
-    request_of_all: SignalRequest, memory_cgroup: Path
+    request_of_all: SignalRequest, memory_cgroup: Path, nothing_left: StartedSince
 ) -> None:
     with BccSignals(request_of_all, check_layout) as signals:
-        assert not psutil.Process().children()
+        assert not nothing_left.children()
         assert not [row.path for row in psutil.Process().memory_maps() if "LLVM" in row.path or "bcc" in row.path]
         held = held_by(os.getpid())
         assert held.prog and held.map
@@ -131,11 +131,12 @@ def test_nothing_is_left_of_a_killed_agent(hierarchy: MemoryHierarchy) -> None:
 
 
 @COMPILES
-@pytest.mark.usefixtures("nothing_left")
-def test_nothing_is_left_of_a_child_that_dies_half_way(request_of_all: SignalRequest) -> None:
+def test_nothing_is_left_of_a_child_that_dies_half_way(
+    request_of_all: SignalRequest, nothing_left: StartedSince
+) -> None:
     def kill_it(_name: str, _layout: object) -> None:
         # Between the maps, which arrived, and the programs, which it would attach next.
-        for child in psutil.Process().children():
+        for child in nothing_left.children():
             child.send_signal(signal.SIGKILL)
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 

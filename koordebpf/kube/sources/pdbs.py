@@ -100,7 +100,8 @@ class PdbReflector(Reflector[PodDisruptionBudget]):
     def _watch(self) -> bool:
         if self._wanted and self._pdbs.namespaces:
             return super()._watch()
-        self._recall.wait()
+        if not self._stop.is_set():  # `stop` sets the one before the other, and `_round` clears the other
+            self._recall.wait()
         return True
 
     def _path(self) -> str:

@@ -17,6 +17,7 @@ from koordebpf.kernel.bcc import child as bcc_child
 from koordebpf.kernel.bcc.process import Builder
 from koordebpf.kernel.signals.interface import SignalRequest
 from tests.support.patience import patience
+from tests.support.started import StartedSince
 
 
 @pytest.fixture
@@ -37,10 +38,10 @@ def open_files() -> int:
 
 
 def refusal(time_limit_s: float = 60.0) -> str:
-    files = open_files()
+    files, since = open_files(), StartedSince()
     with pytest.raises(SupportError) as caught, Builder(Path("/nowhere"), time_limit_s=time_limit_s) as builder:
         builder.build()
-    assert not psutil.Process().children()
+    assert not since.children()
     assert open_files() == files
     return str(caught.value)
 
