@@ -9,7 +9,10 @@ from __future__ import annotations
 import errno
 import re
 from enum import Enum
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+if TYPE_CHECKING:
+    import msgspec
 
 
 class _NotGiven(Enum):
@@ -17,6 +20,8 @@ class _NotGiven(Enum):
 
 
 NOT_GIVEN: Final = _NotGiven.NOT_GIVEN  # in place of the value of a ConfigError that has none to show
+_AT = re.compile(r" - at `\$(?P<place>[^`]*)`$")  # at the end of what msgspec says of a value of another type
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _OFFSET = re.compile(r" \(byte (\d+)\)$")  # at the end of what msgspec says of malformed JSON
 
 
@@ -180,3 +185,32 @@ def os_reason(error: OSError) -> str:
 def errno_name(error: OSError) -> str:
     """Return the name of an error's number, such as EACCES."""
     return errno.errorcode.get(error.errno or 0, str(error))
+
+
+def type_error(path: str, raw: bytes, error: msgspec.ValidationError) -> ConfigError:
+    """Return the error of JSON that is of another type: it names the place in it, the value there and the rule."""
+    import msgspec  # a command's help has no need of it
+
+    rule, place = rule_and_place(error)
+    try:
+        value: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        value = raw[:60].decode(errors="replace")
+    for name, index in _STEP.findall(place):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (KeyError, IndexError, TypeError):
+            break
+    shown = value if not isinstance(value, dict | list) else f"{str(value)[:60]}…"
+    return ConfigError(f"{path}: {place.lstrip('.') or 'frame'}", shown, rule)
+
+
+def rule_and_place(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return what msgspec says, and where: ".pods[0].uid", "" for the whole.
+
+    Where a decoder called another one the places follow each other, the inner one first.
+    """
+    message, place = str(error), ""
+    while found := _AT.search(message):
+        message, place = message[: found.start()], place + found["place"]
+    return message, place

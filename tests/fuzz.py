@@ -26,12 +26,12 @@ from koordebpf.events.layout import decode
 from koordebpf.kube.sources.manifest import parse_manifests
 from koordebpf.policy.decide import decide
 from koordebpf.policy.decide_tick import decided_again
+from koordebpf.policy.frames import decode_frame
 from koordebpf.slo.nodeslo import parse_nodeslo
 from koordebpf.slo.pods import cpu_placement
 from koordebpf.slo.pods.eviction import allows_eviction, eviction_priority
 from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
 from koordebpf.store.recorder.shard import ShardEncoder

@@ -164,7 +164,9 @@ def differences(before: Path, after: Path) -> Different:
 
 
 def _places(one: str, other: str) -> Iterator[str]:
-    yield from _unlike(json.loads(one), json.loads(other), "")
+    from koordebpf.policy.frames import upgraded_json
+
+    yield from _unlike(*(json.loads(upgraded_json(each.encode())) for each in (one, other)), "")
 
 
 def _unlike(one: Any, other: Any, place: str) -> Iterator[str]:

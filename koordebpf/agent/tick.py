@@ -19,6 +19,7 @@ from koordebpf.agent.rounds import Rounds
 from koordebpf.events.records import OomKill
 from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.evict.all_features import are_on
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.amount import CPU
 from koordebpf.state.measured import Measured, NodeMeasure
@@ -162,7 +163,7 @@ class Agent:
             )
             measured = replace(measured, cpu=cpu)
         if self._parts.katalyst:
-            measured = replace(measured, katalyst=self._parts.katalyst.measure(measured))
+            measured = measured.with_part(KATALYST_EVICTION.part, self._parts.katalyst.measure(measured))
         for part in self._parts.round_parts:
             measured = part.measure(measured, is_sample=sampled is not None)
         self._cpus = len(measured.cpu.topology.online) if measured.cpu else os.cpu_count() or 1

@@ -128,9 +128,8 @@ def plan(
 
 def _schema(of: str) -> object:
     from koordebpf.cli.reference.schemas import object_schema
-    from koordebpf.policy.tick_frame import tick_frame_schema
+    from koordebpf.policy.frames import frame_schema, tick_frame_schema
     from koordebpf.report.pages.plan_diff_json import plan_diff_schema
-    from koordebpf.state.frame import frame_schema
 
     if of == "plan":
         return object_schema("plan")

@@ -237,7 +237,7 @@ def _print_frame(watch: NodeWatch, interval: float, run_dir: Path, config: str |
     from koordebpf.agent.config.settings import agent_config
     from koordebpf.agent.lifecycle.node_lock import folder_of
     from koordebpf.cli.inputs import read_input
-    from koordebpf.state.frame import encode_frame
+    from koordebpf.policy.frames import encode_frame
     from koordebpf.tools.top.one_frame import one_frame
 
     settings = agent_config({} if config is None else read_config(config, read_input(config)))

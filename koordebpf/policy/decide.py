@@ -33,7 +33,7 @@ def decide(
     """
     view = judged(view, settings.exemptions)
     asked = (each for each in features if each.is_asked(view.feature_gates))
-    return arbitrate(view, settings, [d for each in asked for d in each.decide(view, Empty(), settings).demands])
+    return arbitrate(view, settings, [d for each in asked for d in each.decide(view, None, Empty(), settings).demands])
 
 
 def arbitrate(view: NodeView, settings: EvictSettings, demands: Sequence[Demand]) -> Plan:

@@ -114,5 +114,5 @@ def first_victims(view: NodeView, settings: EvictSettings) -> tuple[Victim, ...]
         return ()
     at_threshold = msgspec.structs.replace(view, used_bytes=max(threshold, view.used_bytes))
     asked = (each for each in MEMORY_FEATURES if each.name in BY_USE and each.is_asked(view.feature_gates))
-    demands = [demand for each in asked for demand in each.decide(at_threshold, Empty(), settings).demands]
+    demands = [demand for each in asked for demand in each.decide(at_threshold, None, Empty(), settings).demands]
     return arbitrate(at_threshold, settings, demands).victims

@@ -28,7 +28,7 @@ from koordebpf.state.view import NodeView
 
 # A demand of an earlier one is met first, and what its victims release counts for the later ones. The eviction ladder
 # is none of them: it comes after the arbiter, between the plan and its eviction (policy/ladder/escalation.py).
-STRATEGIES: tuple[Strategy[Any, Any], ...] = (
+STRATEGIES: tuple[Strategy[Any, Any, Any], ...] = (
     *FEATURES,
     BE_CPU_SUPPRESS,
     KATALYST_EVICTION,
@@ -70,6 +70,8 @@ _SHARED: Mapping[type[msgspec.Struct], str] = {
     SuppressSettings: "suppress",
     HookSettings: "strategies.hooks",
 }
+# The type of each part of `Measured.parts`.
+PARTS: Mapping[str, type[Any]] = {each.part: each.measured for each in STRATEGIES if each.measured is not None}
 OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.settings not in (EvictSettings, SuppressSettings))
 
 if TYPE_CHECKING:
@@ -91,14 +93,14 @@ else:
     )
 
 
-def section_of(strategy: Strategy[Any, Any]) -> str | None:
+def section_of(strategy: Strategy[Any, Any, Any]) -> str | None:
     """Return the section of the configuration file that has a strategy's settings; None: it has none."""
     if strategy.settings is Empty:
         return None
     return _SHARED.get(strategy.settings) or strategy.section or f"strategies.{strategy.name}"
 
 
-def settings_of(strategy: Strategy[Any, Any], sections: Any) -> Any:
+def settings_of(strategy: Strategy[Any, Any, Any], sections: Any) -> Any:
     """Return a strategy's settings out of `eviction`, `suppress` and `strategies` of a configuration."""
     if strategy.settings is Empty:
         return Empty()
@@ -124,13 +126,14 @@ def decide_strategies(
         state = _state(strategy, states)
         if strategy.is_asked(view.feature_gates):
             shared = {"eviction": sections.eviction} if strategy.reads_eviction else {}
-            decisions[strategy.name] = strategy.decide(view, state, settings_of(strategy, sections), **shared)
+            measured, settings = strategy.measured_of(view), settings_of(strategy, sections)
+            decisions[strategy.name] = strategy.decide(view, measured, state, settings, **shared)
         else:
             decisions[strategy.name] = off(strategy, state)
     return decisions
 
 
-def _state(strategy: Strategy[Any, Any], states: Mapping[str, Any]) -> Any:
+def _state(strategy: Strategy[Any, Any, Any], states: Mapping[str, Any]) -> Any:
     state = states.get(strategy.name)
     if state is None:
         return strategy.state()

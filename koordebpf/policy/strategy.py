@@ -21,6 +21,7 @@ from koordebpf.state.view import KillerName, NodeView
 GATE_OFF = "gate_off"
 
 Ranking = tuple[tuple[Candidate, ...], tuple[Excluded, ...]]
+M = TypeVar("M")  # what is measured for a strategy
 S = TypeVar("S", bound=msgspec.Struct)  # what a strategy remembers from one round to the next
 C = TypeVar("C", bound=msgspec.Struct)  # what an operator may set
 
@@ -82,7 +83,7 @@ class Decision(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
         return ()
 
 
-class Strategy(abc.ABC, Generic[S, C]):
+class Strategy(abc.ABC, Generic[M, S, C]):
     """One strategy.
 
     `name`              in camelCase, for the configuration file (strategies.<name>), the journal and frames.
@@ -92,6 +93,8 @@ class Strategy(abc.ABC, Generic[S, C]):
     `settings`          a type whose docstring says of each field what it is and why its default; it is a section of
                         the configuration file.
     `section`           the name of that section; None: strategies.<name>.
+    `measured`          the type of what is measured for it alone; None: it decides from what every view has.
+    `part`              the key of that in `Measured.parts`: its name, or one that several strategies share.
     `state`             a type with a default for each field.
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
     `reads_eviction`    it is given section `eviction`, too: it chooses pods that those settings may protect.
@@ -104,6 +107,7 @@ class Strategy(abc.ABC, Generic[S, C]):
     summary: str
     settings: type[C]
     state: type[S]
+    measured: type[M] | None = None
     is_on: bool = False
     decides_when_off: bool = False
     needs_cpu: bool = False
@@ -114,11 +118,27 @@ class Strategy(abc.ABC, Generic[S, C]):
         """Tell whether it decides: its gate is on, or it reads the gate itself."""
         return self.decides_when_off or feature_gates.get(self.gate, self.is_on)
 
+    @property
+    def part(self) -> str:
+        """As the class says."""
+        return self.name
+
     @abc.abstractmethod
-    def decide(self, view: NodeView, state: S, settings: C) -> Decision[S]:
-        """Return what is wanted now. The same view, state and settings give the same decision."""
+    def decide(self, view: NodeView, measured: M | None, state: S, settings: C) -> Decision[S]:
+        """Return what is wanted now. The same arguments give the same decision.
+
+        Args:
+            view: the node.
+            measured: for this strategy; None: it was not due, or could not be measured.
+            state: what it returned of the last round in which it was asked.
+            settings: its section of the configuration.
+        """
+
+    def measured_of(self, view: NodeView) -> M | None:
+        """Return what was measured for it; None: nothing was."""
+        return view.parts.get(self.part)
 
 
-def off(strategy: Strategy[Any, Any], state: msgspec.Struct) -> Decision[Any]:
+def off(strategy: Strategy[Any, Any, Any], state: msgspec.Struct) -> Decision[Any]:
     """Return the decision of a strategy whose gate is off: it wants nothing."""
     return Decision(state=state, reason=f"feature gate {strategy.gate} is off", skipped=GATE_OFF)

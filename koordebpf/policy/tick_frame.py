@@ -54,8 +54,3 @@ class TickFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     ladder: LadderMemory | None = None
     states: dict[str, Any] = {}
     listed_cgroups: dict[str, int | None] | None = None
-
-
-def tick_frame_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a tick's frame."""
-    return msgspec.json.schema(TickFrame)

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
-from koordebpf.policy.hooks.strategy import HookDecision
+from koordebpf.policy.hooks.strategy import HOOKS_PART, HookDecision
 from koordebpf.policy.hooks.values import HookRules
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.memory_qos.values import MemoryQosRules
 from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimDecision
+from koordebpf.policy.strategy import Decision
 from koordebpf.report.hooks.memory_settings import with_memory_settings
 from koordebpf.report.hooks.pod_settings import PodSettings, pod_settings, with_block_io
 from koordebpf.report.hooks.reclaim_settings import with_page_cache, with_reclaim
 from koordebpf.state.block_io.measured import BlockIOView
+from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.hooks.measured import HookView
+from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.memory_qos.measured import MemoryQosView
+from koordebpf.state.memory_qos.view import memory_qos_view
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.state.view import NodeView
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, KatalystActed, RoundEnded, TickEnded
@@ -72,27 +79,31 @@ class Recent:
                 self._requests = (*self._requests, *made)[-_REQUESTS:]
             case RoundEnded(_, view, decision):
                 self._round = event
-                hooked = (each for each in decision.strategies.values() if isinstance(each, HookDecision))
-                if rules := next((each.rules for each in hooked if each.skipped is None), None):
-                    self._hooks = view.hooks, rules
-                of_memory = decision.strategies.get(MEMORY_QOS.name)
-                if isinstance(of_memory, MemoryQosDecision) and of_memory.skipped is None:
-                    self._memory = view.memory_qos, of_memory.rules
-                limits = decision.strategies.get(BLOCK_IO.name)
-                if isinstance(limits, BlockIODecision) and view.block_io is not None:
-                    self._taken.block_io = view.block_io, limits
-                taken = decision.strategies.get(PROACTIVE_RECLAIM.name)
-                if isinstance(taken, ReclaimDecision) and view.proactive_reclaim is not None:
-                    self._taken.reclaim = view.proactive_reclaim, taken
-                cached = decision.strategies.get(BE_PAGE_CACHE_SUPPRESS.name)
-                if isinstance(cached, PageCacheDecision) and view.page_cache is not None:
-                    self._taken.page_cache = cached
+                self._take(view, decision.strategies)
             case TickEnded():
                 self._settled.extend(line.record() for line in self._plans.closed)
                 self._show()
             case DecisionsInterrupted(records):
                 self._settled.extend(records)
                 self._decisions = tuple(self._settled)
+
+    def _take(self, view: NodeView, strategies: Mapping[str, Decision[Any]]) -> None:
+        hooked = (each for each in strategies.values() if isinstance(each, HookDecision) and each.skipped is None)
+        hooks, of_hooks = view.parts.get(HOOKS_PART), next(hooked, None)
+        if hooks is not None and of_hooks is not None:
+            self._hooks = hook_view(hooks, view.facts, view.node, view.topology), of_hooks.rules
+        memory, of_memory = MEMORY_QOS.measured_of(view), strategies.get(MEMORY_QOS.name)
+        if memory is not None and isinstance(of_memory, MemoryQosDecision):
+            self._memory = memory_qos_view(memory, view.facts, view.node), of_memory.rules
+        devices, limits = BLOCK_IO.measured_of(view), strategies.get(BLOCK_IO.name)
+        if devices is not None and isinstance(limits, BlockIODecision):
+            self._taken.block_io = block_io_view(devices, view.facts), limits
+        trimmed, taken = PROACTIVE_RECLAIM.measured_of(view), strategies.get(PROACTIVE_RECLAIM.name)
+        if trimmed is not None and isinstance(taken, ReclaimDecision):
+            self._taken.reclaim = trimmed, taken
+        cached = strategies.get(BE_PAGE_CACHE_SUPPRESS.name)
+        if BE_PAGE_CACHE_SUPPRESS.measured_of(view) is not None and isinstance(cached, PageCacheDecision):
+            self._taken.page_cache = cached
 
     def decisions(self) -> tuple[AuditRecord, ...]:
         """Return the last decisions, also those whose outcome is awaited; from any thread."""

@@ -10,13 +10,9 @@ from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, 
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.cpu.view import cpu_view
-from koordebpf.state.cpu_burst.view import burst_view
 from koordebpf.state.decision_memory import DecisionMemory
-from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.measured import Measured, NodeMeasure, PodMeasure
-from koordebpf.state.memory_qos.view import memory_qos_view
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods, seconds_of
 from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
 from koordebpf.state.suppression import SuppressState
@@ -62,7 +58,7 @@ def build_view(
     Raises: ConfigError: a quantity of the Node is none.
     Cost:   0.5 µs a pod (measured at 110 and 500).
     """
-    view = NodeView(
+    return NodeView(
         now_ns=measured.now_ns,
         capacity_bytes=node_capacity_bytes(node, measured.node, strict=strict),
         used_bytes=measured.node.used_bytes,
@@ -88,29 +84,10 @@ def build_view(
         suppression=suppression,
         namespace_labels=namespace_labels(namespaces),
         stall_window=measured.stall_window,
-    )
-    return _with_strategies(view, measured, pods, node, topology)
-
-
-# What strategies beside eviction and suppression decide from.
-def _with_strategies(
-    view: NodeView,
-    measured: Measured,
-    pods: Sequence[PodFacts],
-    node: Node | None,
-    topology: NodeResourceTopology | None,
-) -> NodeView:
-    return msgspec.structs.replace(
-        view,
-        katalyst=measured.katalyst,
-        hooks=hook_view(measured.hooks, pods, node, topology) if measured.hooks is not None else None,
-        burst=burst_view(measured.burst, pods, node) if measured.burst is not None else None,
-        memory_qos=memory_qos_view(measured.memory_qos, pods, node),
-        block_io=block_io_view(measured.block_io, pods) if measured.block_io is not None else None,
-        proactive_reclaim=measured.proactive_reclaim,
-        page_cache=measured.page_cache,
-        resctrl=measured.resctrl,
-        system=measured.system,
+        parts=measured.parts,
+        facts=tuple(pods),
+        node=node,
+        topology=topology,
     )
 
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.cpu.measured import CpuMeasured
-from koordebpf.state.cpu_burst.measured import BurstMeasured
-from koordebpf.state.hooks.measured import HooksMeasured
-from koordebpf.state.katalyst.measured import KatalystMeasured
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured
-from koordebpf.state.page_cache import PageCacheMeasured
-from koordebpf.state.proactive_reclaim import ReclaimMeasured
-from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.stalls.sample import StallSample
-from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import MIB
 
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
@@ -217,8 +208,18 @@ class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return known_bytes(self.used_bytes)
 
 
+class MeasuredParts(dict[str, Any]):
+    """What was measured for single strategies, by `policy.strategy.Strategy.part`.
+
+    A type of its own, since what is decoded as JSON becomes values of the strategies' types: `policy.frames`.
+    """
+
+
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One sampling of the node: everything in it was read after `since_ns`."""
+    """One sampling of the node: everything in it was read after `since_ns`.
+
+    `parts`: of a strategy that is left out nothing was measured.
+    """
 
     now_ns: NotNegative  # CLOCK_MONOTONIC at the end of the reading
     since_ns: NotNegative  # … at its begin
@@ -228,15 +229,11 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger: LedgerView | None = None
     cpu: CpuMeasured | None = None  # None: not needed
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
-    katalyst: KatalystMeasured | None = None  # None: no feature needs it
-    hooks: HooksMeasured | None = None  # None: no runtime hook is due
-    block_io: BlockIOMeasured | None = None  # None: it is not due
-    proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
-    resctrl: ResctrlMeasured | None = None  # None: not known, or its gate is off
-    system: SystemMeasured | None = None  # None: not known, or its gate is off
-    burst: BurstMeasured | None = None  # None: CPU burst is off
-    memory_qos: MemoryQosMeasured | None = None  # None: it is not due
-    page_cache: PageCacheMeasured | None = None  # None: it is not due
+    parts: MeasuredParts = msgspec.field(default_factory=MeasuredParts)
+
+    def with_part(self, name: str, part: Any) -> Measured:
+        """Return it with what was measured for one strategy more; None: nothing was."""
+        return self if part is None else msgspec.structs.replace(self, parts=MeasuredParts({**self.parts, name: part}))
 
 
 def known_bytes(used_bytes: int | None) -> int:

@@ -13,11 +13,7 @@ import msgspec
 
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.state.block_io.measured import BlockIOView
 from koordebpf.state.cpu.measured import CpuView
-from koordebpf.state.cpu_burst.measured import BurstView
-from koordebpf.state.hooks.measured import HookView
-from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import (
     LedgerView,
     Measured,
@@ -31,14 +27,10 @@ from koordebpf.state.measured import (
     TimeTo,
     known_bytes,
 )
-from koordebpf.state.memory_qos.measured import MemoryQosView
-from koordebpf.state.page_cache import PageCacheMeasured
+from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.terms import PodTerms
-from koordebpf.state.proactive_reclaim import ReclaimMeasured
-from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
-from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # by an Eviction, by the container runtime, by a kill
@@ -104,7 +96,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     an agent its tick has them.
     """
 
-    schema: Literal["koordebpf.frame/v1"]
+    schema: Literal["koordebpf.frame/v2"]
     measured: Measured
     pods: tuple[Pod, ...] = ()
     node: Node | None = None
@@ -193,15 +185,10 @@ class NodeView(msgspec.Struct, frozen=True):
     stall_window: tuple[StallSample, ...] = ()  # as Measured has it
     woken_by: str | None = None  # in words, where a burst has started this round before its time
     killed: frozenset[str] = frozenset()  # as Frame has it
-    katalyst: KatalystMeasured | None = None  # as Measured has it
-    hooks: HookView | None = None  # None: no runtime hook is due
-    block_io: BlockIOView | None = None  # None: it is not due
-    proactive_reclaim: ReclaimMeasured | None = None  # None: it is not due
-    resctrl: ResctrlMeasured | None = None  # as Measured has it
-    system: SystemMeasured | None = None  # as Measured has it
-    burst: BurstView | None = None  # None: CPU burst is off
-    memory_qos: MemoryQosView | None = None  # None: it is not due
-    page_cache: PageCacheMeasured | None = None  # None: it is not due
+    parts: Mapping[str, Any] = {}  # as Measured has it
+    facts: tuple[PodFacts, ...] = ()  # of all pods, also of those that `pods` leaves out
+    node: Node | None = None
+    topology: NodeResourceTopology | None = None
 
     @property
     def known_used_bytes(self) -> int:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from koordebpf.errors import json_error
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.policy.frames import decode_json
 from koordebpf.policy.tick_frame import TickFrame
-from koordebpf.state.frame import located
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.sink import AgentStopped, Event, RoundEnded
@@ -26,8 +24,6 @@ _MAX_BYTES = 64 * MIB  # Why: a minute of a node with 330 containers, and one mo
 KEPT = 1
 _WAITING = 200  # lines; Why: a second of a disk that is busy
 _CLOSE_S = 0.5
-
-T = TypeVar("T")
 
 
 class RecordedTick(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +116,7 @@ def tick_in(raw: bytes, place: str) -> TickFrame | None:
     keys = _keys(raw)
     if isinstance(keys.tick, msgspec.Raw):
         return decode_tick(raw, place).tick
-    return _decoded(raw, place, TickFrame) if isinstance(keys.frame, msgspec.Raw) else None
+    return decode_json(raw, place, TickFrame) if isinstance(keys.frame, msgspec.Raw) else None
 
 
 def decode_tick(line: bytes, place: str) -> RecordedTick:
@@ -128,7 +124,7 @@ def decode_tick(line: bytes, place: str) -> RecordedTick:
 
     Raises:  ConfigError: names the place in it, the value and the rule.
     """
-    return _decoded(line, place, RecordedTick)
+    return decode_json(line, place, RecordedTick)
 
 
 def _keys(raw: bytes) -> _Keys:
@@ -136,15 +132,6 @@ def _keys(raw: bytes) -> _Keys:
         return msgspec.json.decode(raw, type=_Keys)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Keys()
-
-
-def _decoded(line: bytes, place: str, as_type: type[T]) -> T:
-    try:
-        return msgspec.json.decode(line, type=as_type)
-    except msgspec.ValidationError as error:
-        raise located(line, place, str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise json_error(place, line, error) from error
 
 
 def _say_lost(lines: int) -> None:

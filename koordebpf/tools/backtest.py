@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from koordebpf.errors import ConfigError, DecodeError, unreadable
+from koordebpf.policy.frames import decode_frame
 from koordebpf.policy.predict.backtest import GOAL, Backtest, Interval, Row, Seen, series_intervals
 from koordebpf.policy.predict.pods import predicted_pod
-from koordebpf.state.frame import decode_frame
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 from koordebpf.state.prediction.models import Usage
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU

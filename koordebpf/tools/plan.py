@@ -16,6 +16,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.dead_man import DeadManSettings, PlannedDeadMan, dead_man_choice
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import check_frame, decode_frame
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.guards.rules import GuardLimits, closed_guards
 from koordebpf.policy.node_plan import NodePlan, decide_node
@@ -28,7 +29,6 @@ from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.nodeslo import STRATEGY_KEY
 from koordebpf.slo.spec import spec_of_configmap
 from koordebpf.state.build import capacity_doubt, strategy_of_frame, view_of_frame
-from koordebpf.state.frame import check_frame, decode_frame
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.state.what_if import (

@@ -7,8 +7,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.node_watch import NodeWatch
@@ -98,7 +96,7 @@ def _round(report: Report) -> None:
         Cnr({RECLAIMED_CPU: 10_000, RECLAIMED_MEMORY: 20 * GIB}),
     )
     made = frame(pods, used=100, gates={GATE: True})
-    view = view_of_frame(replace(made, measured=replace(made.measured, katalyst=measured)))
+    view = view_of_frame(made)
     sections = {
         section: type(each.settings())(is_on=True) if "is_on" in each.settings.__struct_fields__ else each.settings()
         for section, each in INNER.items()
@@ -107,12 +105,12 @@ def _round(report: Report) -> None:
     state = ManagerState()
 
     def due() -> object:
-        return KATALYST_EVICTION.decide(view, state, settings)
+        return KATALYST_EVICTION.decide(view, measured, state, settings)
 
     method = f"decide() of the strategy, {len(INNER)} plugins inside, all on, {PODS} pods, two NUMA nodes"
     report.add(figure(f"a round of {len(INNER)} plugins, 110 pods", "ms", times_ms(due, n), method, reach_p99=5))
-    after = KATALYST_EVICTION.decide(view, state, settings).state
-    between = times_ms(lambda: KATALYST_EVICTION.decide(view, after, settings), n)
+    after = KATALYST_EVICTION.decide(view, measured, state, settings).state
+    between = times_ms(lambda: KATALYST_EVICTION.decide(view, measured, after, settings), n)
     report.add(figure("  the same between two rounds", "ms", between, "as in four of five full measurements"))
     _measuring(report, n)
 

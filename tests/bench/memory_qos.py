@@ -70,10 +70,10 @@ class _Node:
         self.now_s += 1
         node = NodeMeasure(scope="machine", total_bytes=64 * GIB, used_bytes=GIB)
         now_ns = self.now_s * NS_PER_S
-        given = Measured(now_ns=now_ns, since_ns=now_ns, node=node, pods=(), memory_qos=measured)
+        given = Measured(now_ns=now_ns, since_ns=now_ns, node=node)
         view = build_view(pods=self.facts, node=None, strategy=None, measured=given, feature_gates={})
         started_ns = time.perf_counter_ns()
-        made = MEMORY_QOS.decide(view, Empty(), MemoryQosSettings())
+        made = MEMORY_QOS.decide(view, measured, Empty(), MemoryQosSettings())
         writes = self._apply(made) if made.skipped is None else 0
         return (time.perf_counter_ns() - started_ns) / 1e6, writes
 

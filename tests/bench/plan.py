@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.measured import LedgerRow, LedgerView, Party
 from koordebpf.state.view import Frame
 from koordebpf.units import MIB, NS_PER_S

@@ -16,9 +16,9 @@ from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource, Wanted
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.state.pods.exemptions import ExemptionSettings, asked_labels
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector

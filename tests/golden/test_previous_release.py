@@ -18,8 +18,10 @@ from click.testing import CliRunner
 from koordebpf.act.writer.journal import Journal
 from koordebpf.cli.plan import plan
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.strategies import PARTS
 from koordebpf.policy.suppress.kept import KeptSuppression, adopted
 from koordebpf.store.budget import KeptBudget
+from koordebpf.store.frames import decode_tick
 from koordebpf.store.wal import read_left
 
 PREVIOUS = Path(__file__).parent / "previous"
@@ -103,3 +105,12 @@ def test_the_budget_counts_the_evictions_before(tmp_path: Path) -> None:
 def test_suppression_starts_from_what_was_kept() -> None:
     kept = msgspec.json.decode((PREVIOUS / "suppression.json").read_bytes(), type=KeptSuppression)
     assert adopted(kept, kept.left_s + 1, keep_s=60).quota == "using"
+
+
+def test_what_each_strategy_measured_is_read_of_rounds_of_that_version() -> None:
+    found = set()
+    for line in (PREVIOUS.parent / "every_strategy" / "frames.jsonl").read_text().splitlines():
+        parts = decode_tick(line.encode(), "frames").tick.frame.measured.parts
+        assert all(isinstance(each, PARTS[name]) for name, each in parts.items())
+        found |= parts.keys()
+    assert found == PARTS.keys()

@@ -17,6 +17,7 @@ from koordebpf.collect.scope import open_scope
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
+from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.strategies import OWN_STRATEGIES
 from koordebpf.tools.top import one_frame as module
 from tests.host.rigs.memory_qos_node import MemoryQosNode
@@ -95,6 +96,5 @@ def test_what_cannot_be_measured_is_named_and_the_rest_is_there(
     assert made is not None
     (problem,) = made.problems
     assert problem.startswith(f"resctrl beside {tmp_path}: there is none")
-    assert made.frame.measured.hooks is not None
-    assert [each.uid for each in made.frame.measured.hooks.pods] == [node.pods[0]["metadata"]["uid"]]
+    assert [each.uid for each in made.frame.measured.parts[HOOKS_PART].pods] == [node.pods[0]["metadata"]["uid"]]
     assert made.frame.featureGates == AgentConfig().feature_gates

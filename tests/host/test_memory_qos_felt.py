@@ -74,11 +74,11 @@ class Node:
             QOS,
         )
         measure = NodeMeasure(scope="cgroup", total_bytes=NODE_BYTES, used_bytes=0)
-        given = Measured(now_ns=1, since_ns=1, node=measure, memory_qos=measured)
+        given = Measured(now_ns=1, since_ns=1, node=measure)
         view = build_view(
             pods=[pod_facts(each) for each in made], node=None, strategy=None, measured=given, feature_gates={}
         )
-        self._decided = MEMORY_QOS.decide(view, Empty(), MemoryQosSettings())
+        self._decided = MEMORY_QOS.decide(view, measured, Empty(), MemoryQosSettings())
         self._writer = CgroupWriter(Places(mounts), journal, enforce=True)
         self._now_ns = 1
 

@@ -13,10 +13,10 @@ from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order
 from koordebpf.policy.evict.resources import MEMORY_RELIEF
 from koordebpf.policy.evict.victims import choose_victims
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame, PendingRelease
 from koordebpf.store.v1.decode import decode_plan
 from koordebpf.store.v1.encode import encode_plan

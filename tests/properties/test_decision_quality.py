@@ -18,6 +18,7 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.evict.victims import choose_victims
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.guards.rules import Budget, GuardLimits, screen
 from koordebpf.policy.ladder.climb import LadderState, next_rung
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
@@ -25,7 +26,6 @@ from koordebpf.policy.plan import Candidate, Holding, Plan
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.amount import MEMORY, USED, dimension
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.measured import LedgerRow, LedgerView, NodeForecast, Party, TimeTo
 from koordebpf.state.view import Frame, NodeView, PastEviction
 from koordebpf.store.v1.decode import decode_plan

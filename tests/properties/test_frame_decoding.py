@@ -7,14 +7,16 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.policy.decide import decide
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.nodeslo import parse_nodeslo
 from koordebpf.slo.spec import strategy_of_configmap
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
+from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
 from tests.support.values.builders import frame, pod
 
 JSON = st.recursive(
@@ -22,7 +24,9 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-GOOD = json.loads(encode_frame(frame([pod("hog", anon=300), pod("other", anon=20)], used=850)))
+MADE = frame([pod("hog", anon=300), pod("other", anon=20)], used=850)
+HOOKS = HooksMeasured((PodDirectory("hog", "kubepods/hog"),))
+GOOD = json.loads(encode_frame(replace(MADE, measured=MADE.measured.with_part("runtimeHooks", HOOKS))))
 
 
 def _places(value: object, path: tuple = ()) -> list[tuple]:

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.decide import decide
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.plan import Plan
 from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import FINISHED_PHASES, Frame, NodeView
 from koordebpf.store.v1.decode import decode_plan
 from koordebpf.store.v1.encode import encode_plan

@@ -44,8 +44,7 @@ def test_limits_are_bounded_and_of_best_effort_pods_alone(looks):
         at_s += seconds
         known = tuple(replace(each, path=f"kubepods/{each.uid}") for each in pods)
         measured = PageCacheMeasured(at_s * NS_PER_S, known, sensitive, ("memory.high",))
-        view = view_of_frame(replace(made_frame, measured=replace(made_frame.measured, page_cache=measured)))
-        made = BE_PAGE_CACHE_SUPPRESS.decide(view, state, SETTINGS)
+        made = BE_PAGE_CACHE_SUPPRESS.decide(view_of_frame(made_frame), measured, state, SETTINGS)
         wanted = wanted_values(DesiredState("", made.writes))
         assert {path for path, _ in wanted} <= {each.path for each in known}
         for pod in known:

@@ -21,7 +21,7 @@ from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import Frame, PastEviction
-from koordebpf.store.frames import RecordedTick
+from koordebpf.store.frames import RecordedTick, decode_tick
 from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import NS_PER_S
 from tests.properties.test_decision import frames
@@ -105,7 +105,7 @@ def _live(tick: TickFrame) -> TickDecision:
 def test_it_is_decided_alike_after_a_file(tick: TickFrame) -> None:
     decision = _live(tick)
     line = msgspec.json.encode(RecordedTick(tick, msgspec.Raw(encode_decision(decision))))
-    recorded = msgspec.json.decode(line, type=RecordedTick)
+    recorded = decode_tick(line, "line")
     assert recorded.tick == tick
     assert recorded.is_same(decided_again(recorded.tick))
 

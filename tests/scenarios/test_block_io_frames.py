@@ -10,11 +10,11 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame
 from tests.support.values.block_io import block, measured, pod_object, qos
 from tests.support.values.cpu_nodes import cpu_frame
@@ -27,7 +27,7 @@ def frame(given: BlockIOMeasured | None, *pods: Pod, is_on: bool = True) -> Fram
     return msgspec.structs.replace(
         base,
         pods=pods,
-        measured=msgspec.structs.replace(base.measured, block_io=given),
+        measured=base.measured.with_part("blockIO", given),
         featureGates={**base.featureGates, "BECPUSuppress": False, "BlkIOReconcile": is_on},
     )
 

@@ -11,12 +11,13 @@ from koordebpf.act.writer.wanted import Wanted
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
+from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.policy.strategies import FEATURE_GATES
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame
 from tests.support.values.cpu_burst import ONE, POD, BurstNode, container, pod
@@ -36,7 +37,7 @@ def normalized(frame: Frame, **gates: bool) -> Frame:
     node = Node(metadata=ObjectMeta(name="node", annotations={"node.koordinator.sh/cpu-normalization-ratio": "1.25"}))
     hooks = HooksMeasured(pods=(PodDirectory("uid-web", POD, {"id-a": ONE}),), online=tuple(range(8)))
     gates = {**frame.featureGates, "CPUNormalization": True, **gates}
-    return replace(frame, node=node, measured=replace(frame.measured, hooks=hooks), featureGates=gates)
+    return replace(frame, node=node, measured=frame.measured.with_part(HOOKS_PART, hooks), featureGates=gates)
 
 
 def wanted(plan: NodePlan) -> dict[Any, Any]:

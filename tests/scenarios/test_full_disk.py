@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from koordebpf.policy.decide_tick import decided_again
+from koordebpf.policy.frames import decode_json
 from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, NodeTimes, NumaMemoryState
@@ -94,5 +95,5 @@ def test_a_state_that_no_round_has_changed_replays_to_the_same_bytes() -> None:
         guards=GuardFacts(now_ns=NOW_NS, source="file", pods_synced_ns=NOW_NS, running_pods=1),
         states={NAME: state},
     )
-    again = msgspec.json.decode(msgspec.json.encode(tick), type=TickFrame)
+    again = decode_json(msgspec.json.encode(tick), "tick", TickFrame)
     assert encode_decision(decided_again(again)) == encode_decision(decided_again(tick))

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.policy.decide_tick import TickDecision, decided_again
+from koordebpf.policy.frames import decode_json
 from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.plugins.rss_overuse import RssOveruseSettings
@@ -64,7 +65,7 @@ class Node:
         made = frame(self.pods.values(), used=100, gates={GATE: True}, pending=self.pending)
         self.evictions = Budget(self.evictions).recent(now_ns)
         made = replace(made, evictions=self.evictions, **self.more)
-        measured = replace(made.measured, now_ns=now_ns, since_ns=now_ns - 1, katalyst=self.measured)
+        measured = replace(made.measured, now_ns=now_ns, since_ns=now_ns - 1).with_part(NAME, self.measured)
         tick = TickFrame(
             frame=replace(made, measured=measured),
             settings=self.settings,
@@ -72,7 +73,7 @@ class Node:
             states={NAME: self.state},
         )
         self.tick = tick
-        read = msgspec.json.decode(msgspec.json.encode(tick), type=TickFrame)
+        read = decode_json(msgspec.json.encode(tick), "tick", TickFrame)
         decision = decided_again(replace(read, states=tick.states))
         assert encode_decision(decided_again(read)) == encode_decision(decision)
         made_by = decision.strategies[NAME]

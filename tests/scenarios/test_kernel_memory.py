@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.amount import MEMORY
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.measured import MemoryParts, StrayMeasure
 from koordebpf.units import MIB
 from tests.support.values.builders import (

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 from koordebpf.collect.frame import remembering
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, OutcomeArrived, after
 from koordebpf.policy.plan import Candidate, FeaturePlan
 from koordebpf.state.build import view_of_frame, with_memory
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.decision_memory import DecisionMemory
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S

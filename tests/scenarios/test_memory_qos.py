@@ -10,14 +10,15 @@ import pytest
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeStatus, ObjectMeta, Pod
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.memory_qos.settings import MemoryQosSettings
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.strategy import Empty
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.measured import MeasuredParts
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured, Protection
 from koordebpf.state.view import Frame
 from tests.support.values.cpu_nodes import cpu_frame
@@ -47,7 +48,7 @@ def frame(*pods: Pod, is_on: bool = True, **measured: object) -> Frame:
     return msgspec.structs.replace(
         base,
         pods=pods,
-        measured=msgspec.structs.replace(base.measured, memory_qos=made),
+        measured=base.measured.with_part(MEMORY_QOS.part, made),
         featureGates={**base.featureGates, "CgroupReconcile": is_on, "BECPUSuppress": False},
         node=Node(metadata=ObjectMeta(name="node"), status=NodeStatus(allocatable={"memory": "16Gi"})),
     )
@@ -77,7 +78,8 @@ def test_pods_containers_and_directories_are_protected() -> None:
         expected |= {(f"{path}/id-main", MIN): fifth, (f"{path}/id-main", LOW): half, (f"{path}/id-main", HIGH): high}
     assert values(plan) == expected
     assert plan.strategies["memoryQos"].reason == "memory QoS: 6 cgroups"
-    made = MEMORY_QOS.decide(view_of_frame(frame(pod("a"), pod("b"))), Empty(), MemoryQosSettings())
+    view = view_of_frame(frame(pod("a"), pod("b")))
+    made = MEMORY_QOS.decide(view, MEMORY_QOS.measured_of(view), Empty(), MemoryQosSettings())
     assert made.protected_bytes == {
         file.value: {"Guaranteed": value, "Burstable": value} for file, value in ((MIN, 2 * fifth), (LOW, 2 * half))
     }
@@ -86,7 +88,7 @@ def test_pods_containers_and_directories_are_protected() -> None:
 def test_with_its_gate_off_or_when_it_is_not_due_nothing_is_wanted() -> None:
     assert "memoryQos" not in decided(frame(pod("a"), is_on=False)).strategies
     made = frame(pod("a"))
-    made = msgspec.structs.replace(made, measured=msgspec.structs.replace(made.measured, memory_qos=None))
+    made = msgspec.structs.replace(made, measured=msgspec.structs.replace(made.measured, parts=MeasuredParts()))
     assert decided(made).strategies["memoryQos"].skipped == "not_due"
 
 
@@ -108,7 +110,7 @@ def test_an_annotation_changes_its_own_pod_and_the_sums_above_alone() -> None:
 
 def test_what_protects_too_little_above_is_named() -> None:
     view = view_of_frame(frame(pod("a"), above=(Protection("kubelet", 0, None),)))
-    assert MEMORY_QOS.decide(view, Empty(), MemoryQosSettings()).problems == (
+    assert MEMORY_QOS.decide(view, MEMORY_QOS.measured_of(view), Empty(), MemoryQosSettings()).problems == (
         f"/kubelet has memory.min 0, pods below it are to have {GIB * 20 // 100}: they get no more",
     )
 
@@ -118,7 +120,7 @@ def test_on_cgroup_v1_it_is_said_that_nothing_protects_without_soft_limits(
     soft_limits: bool, files: frozenset[CgroupFile]
 ) -> None:
     view = view_of_frame(frame(pod("a"), files=tuple(sorted(each.value for each in files))))
-    made = MEMORY_QOS.decide(view, Empty(), MemoryQosSettings(soft_limits=soft_limits))
+    made = MEMORY_QOS.decide(view, MEMORY_QOS.measured_of(view), Empty(), MemoryQosSettings(soft_limits=soft_limits))
     is_named = any("cgroup v1 has no memory.min" in each for each in made.problems)
     assert is_named is (files is V1 and not soft_limits)
     assert bool(made.writes) is (files is V2 or soft_limits)

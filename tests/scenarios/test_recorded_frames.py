@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.node_plan import decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.store.v1 import types as v1
 from koordebpf.store.v1.decode import node_plan_of_json
 

@@ -12,11 +12,13 @@ import pytest
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology, ObjectMeta, Pod, PodCondition
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
+from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.hooks.measured import ApplicationDirectory, HooksMeasured, PodDirectory
+from koordebpf.state.measured import MeasuredParts
 from koordebpf.state.view import Frame
 from tests.support.values.cpu_nodes import cpu_frame
 from tests.support.values.hooks import batch, batch_pod_object
@@ -59,7 +61,7 @@ def frame(
     return msgspec.structs.replace(
         base,
         pods=pods,
-        measured=msgspec.structs.replace(base.measured, hooks=hooks),
+        measured=base.measured.with_part(HOOKS_PART, hooks),
         featureGates={**base.featureGates, **dict.fromkeys(gates, True), "BECPUSuppress": False},
         nodeResourceTopology=NodeResourceTopology(metadata=ObjectMeta(name="node", annotations=dict(POOLS))),
         node=Node(metadata=ObjectMeta(name="node", annotations=dict(annotations or {}))),
@@ -148,7 +150,7 @@ def test_no_file_is_wanted_by_two_hooks() -> None:
 
 def test_a_round_in_which_hooks_are_not_due_leaves_what_was_written() -> None:
     made = frame(be())
-    made = msgspec.structs.replace(made, measured=msgspec.structs.replace(made.measured, hooks=None))
+    made = msgspec.structs.replace(made, measured=msgspec.structs.replace(made.measured, parts=MeasuredParts()))
     plan = decided(made)
     assert {plan.strategies[name].skipped for name in ("batchResource", "cpuSetAllocator")} == {"not_due"}
 

@@ -18,7 +18,7 @@ from koordebpf.state.view import NodeView
 from tests.support.values.cpu_nodes import cpu_frame
 
 
-class AskedStrategy(Strategy[Empty, Empty]):
+class AskedStrategy(Strategy[None, Empty, Empty]):
     """Keeps the views that it was asked about; `answer` is its next decision, to be woken `wake_after_ns` later."""
 
     gate, summary = "Asked", "keep what it was asked"
@@ -31,7 +31,7 @@ class AskedStrategy(Strategy[Empty, Empty]):
         self.wake_after_ns: int | None = None
         self.answer: dict[str, Any] = {}
 
-    def decide(self, view: NodeView, state: Empty, settings: Empty) -> Decision[Empty]:
+    def decide(self, view: NodeView, measured: None, state: Empty, settings: Empty) -> Decision[Empty]:
         """Return the answer."""
         self.views.append(view)
         wake_at_ns = None if self.wake_after_ns is None else view.now_ns + self.wake_after_ns

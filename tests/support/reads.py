@@ -14,15 +14,20 @@ from koordebpf.policy.katalyst.inner import INNER, choose_inside, look_inside
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
-from koordebpf.policy.strategies import STRATEGIES, settings_of
+from koordebpf.policy.strategies import PARTS, STRATEGIES, settings_of
 from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.block_io.measured import BlockIOView
+from koordebpf.state.cpu_burst.measured import BurstView
+from koordebpf.state.hooks.measured import HookView
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import Measured
+from koordebpf.state.memory_qos.measured import MemoryQosView
+from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.view import NodeView, PodView
 
-_NOT_MEASURED = (PodTerms, PluginAnswer)  # what pods ask for, and what a decision makes
+_NOT_MEASURED = (PodFacts, PodTerms, PluginAnswer)  # what pods ask for, and what a decision makes
 _OF_OBJECTS = frozenset({"annotations", "labels", "own", "problems"})  # as a pod or NodeSLO has them
 
 
@@ -33,6 +38,12 @@ class Reads:
         self.read: set[str] = set()
         self.filled: set[str] = set()
 
+    def part(self, name: str, measured: object) -> None:
+        """Note that a strategy's part was read."""
+        self.read.add(f"Measured.parts.{name}")
+        if measured is not None:
+            self.filled.add(f"Measured.parts.{name}")
+
 
 def measured_types() -> list[type[msgspec.Struct]]:
     """Return every type of what is measured, and of what a decision sees of it."""
@@ -40,6 +51,8 @@ def measured_types() -> list[type[msgspec.Struct]]:
     _collect(NodeView, found)
     _collect(PodView, found)
     _collect(Measured, found)
+    for each in (*PARTS.values(), BlockIOView, BurstView, HookView, MemoryQosView):
+        _collect(each, found)
     return list(found)
 
 
@@ -154,14 +167,20 @@ def inputs_of(ticks: Sequence[TickFrame]) -> dict[str, Inputs]:
             if strategy.needs_cpu and not tick.has_cpu:
                 continue
             shared = {"eviction": tick.settings.eviction} if strategy.reads_eviction else {}
+            settings = settings_of(strategy, tick.settings)
             with watched_reads() as reads:
-                made = strategy.decide(view, strategy.state(), settings_of(strategy, tick.settings), **shared)
+                measured = strategy.measured_of(view)
+                made = strategy.decide(view, measured, strategy.state(), settings, **shared)
+            if strategy.measured is not None:
+                reads.part(strategy.part, measured)
             lacks = [*getattr(made, "problems", ())]
             lacks += [made.reason] if made.skipped not in (None, "not_due") else []
             found.setdefault(strategy.name, Inputs()).take(reads, lacks)
         settings = settings_of(KATALYST_EVICTION, tick.settings)
         active = katalyst_pods(view.pods, settings.qos.by_level())
-        seen = Seen(view, view.katalyst or KatalystMeasured(), active, candidates(active, settings.skip))
+        seen = Seen(
+            view, KATALYST_EVICTION.measured_of(view) or KatalystMeasured(), active, candidates(active, settings.skip)
+        )
         for plugin in INNER.values():
             with watched_reads() as reads:
                 answers, states = look_inside(seen, {}, settings.inner, plugin.name.__eq__)

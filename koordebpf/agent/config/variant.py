@@ -60,7 +60,7 @@ def checked_variant(name: str, settings: Mapping[str, Any], place: str) -> Varia
     """
     variant = variant_of(name, settings, place)
     node = NodeMeasure(scope="machine", total_bytes=0, used_bytes=None)
-    frame = Frame(schema="koordebpf.frame/v1", measured=Measured(now_ns=0, since_ns=0, node=node))
+    frame = Frame(schema="koordebpf.frame/v2", measured=Measured(now_ns=0, since_ns=0, node=node))
     facts = GuardFacts(now_ns=0, source="file", pods_synced_ns=None)
     try:
         variant.applied(TickFrame(frame=frame, settings=TickSettings(), guards=facts))

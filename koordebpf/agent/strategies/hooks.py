@@ -10,14 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from koordebpf.act.hooks import COOKIES, SCORES
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.agent.strategies.part import ReportingPart
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
+from koordebpf.policy.hooks.strategy import HOOKS_PART, RUNTIME_HOOKS, HookDecision
 from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ
 from koordebpf.policy.strategy import Decision
 from koordebpf.state.measured import Measured
@@ -51,7 +49,7 @@ class RuntimeHooks(ReportingPart):
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
         found = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured if found is None else replace(measured, hooks=found)
+        return measured.with_part(HOOKS_PART, found)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Give processes what they are to have, and report what cannot be used."""

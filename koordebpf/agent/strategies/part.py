@@ -55,7 +55,7 @@ class StrategyPart(ReportingPart, abc.ABC, Generic[D]):
         kind: their type.
     """
 
-    def __init__(self, what: str, strategy: Strategy[Any, Any], kind: type[D]) -> None:
+    def __init__(self, what: str, strategy: Strategy[Any, Any, Any], kind: type[D]) -> None:
         super().__init__(what)
         self._strategy = strategy
         self._kind = kind

@@ -17,7 +17,8 @@ from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.slo.pods.cpu_burst import pod_cpu_burst
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
-from koordebpf.state.cpu_burst.measured import BurstContainer, BurstPod, BurstView
+from koordebpf.state.cpu_burst.measured import BurstContainer, BurstMeasured, BurstPod, BurstView
+from koordebpf.state.cpu_burst.view import burst_view
 from koordebpf.state.hooks.pods import HookPod
 from koordebpf.state.view import NodeView
 
@@ -49,32 +50,35 @@ class _OfPod(msgspec.Struct):
     problem: str | None = None
 
 
-class CpuBurst(Strategy[BurstState, BurstSettings]):
+class CpuBurst(Strategy[BurstMeasured, BurstState, BurstSettings]):
     """Koordinator's cpuburst, asked in each round, and as soon as a container is throttled."""
 
     name = "cpuBurst"
     gate = CPU_BURST_GATE
     summary = "let latency-sensitive pods go above their CPU limit for a while"
+    measured = BurstMeasured
     settings = BurstSettings
     state = BurstState
 
-    def decide(self, view: NodeView, state: BurstState, settings: BurstSettings) -> BurstDecision:
+    def decide(
+        self, view: NodeView, measured: BurstMeasured | None, state: BurstState, settings: BurstSettings
+    ) -> BurstDecision:
         """Return what containers and pods are to have of quota and burst.
 
         Skips:   not_measured: what was written before stays.
         """
-        burst = view.burst
-        if burst is None:
+        if measured is None:
             return BurstDecision(state=state, reason="CPU burst was not measured", skipped="not_measured")
-        strategy = burst.measured.strategy
+        strategy = measured.strategy
         if strategy is None:
             return BurstDecision(state=BurstState(), reason="CPU burst: there is no NodeSLO")
+        burst = burst_view(measured, view.facts, view.node)
         node, percent = node_state(burst)
         ratio = normalization_ratio(burst.annotations, []) if view.feature_gates.get(CPU_NORMALIZATION) else None
-        now = Round(view.now_ns, node, burst.measured.cpus, settings, ratio)
+        now = Round(view.now_ns, node, measured.cpus, settings, ratio)
         parts = {
             each.path: _of_pod(each, burst.pods[each.uid], strategy, state, now)
-            for each in burst.measured.pods
+            for each in measured.pods
             if each.uid in burst.pods
         }
         return _decision(parts, now, _reason(burst, percent, parts.values()))

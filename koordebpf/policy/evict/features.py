@@ -24,7 +24,7 @@ from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_ns
 
 
-class Feature(Strategy[Empty, EvictSettings]):
+class Feature(Strategy[None, Empty, EvictSettings]):
     """One of the features that evict: its condition, and which pods may be evicted for it in which order.
 
     Args:
@@ -58,7 +58,7 @@ class Feature(Strategy[Empty, EvictSettings]):
         self._rank = rank
         self._whom = whom
 
-    def decide(self, view: NodeView, state: Empty, settings: EvictSettings) -> Decision[Empty]:
+    def decide(self, view: NodeView, measured: None, state: Empty, settings: EvictSettings) -> Decision[Empty]:
         """Return the demand that the condition makes, also where it does not hold: a plan says why not."""
         verdict = self._judge(view, settings)
         demand = Demand(verdict, self.relief, self._rank, self._whom, is_one_by_one=self.is_one_by_one)

@@ -14,8 +14,10 @@ from koordebpf.policy.hooks.values import (
 )
 from koordebpf.policy.hooks.writes import TaskSetting, WantedOfNode, paths_of
 from koordebpf.policy.strategy import Decision, Empty, Strategy
+from koordebpf.state.hooks.measured import HooksMeasured
 from koordebpf.state.view import NodeView
 
+HOOKS_PART = "runtimeHooks"
 _WANTED = WantedOfNode()  # all of them decide from one answer
 
 
@@ -27,9 +29,10 @@ class HookDecision(Decision[Empty], frozen=True, kw_only=True):
     rules: HookRules = HookRules()
 
 
-class RuntimeHook(Strategy[Empty, HookSettings]):
+class RuntimeHook(Strategy[HooksMeasured, Empty, HookSettings]):
     """One of koordlet's runtime hooks: asked each 10 s, and at once when a pod, the NodeSLO or a cgroup changes."""
 
+    measured = HooksMeasured
     settings = HookSettings
     state = Empty
 
@@ -38,14 +41,21 @@ class RuntimeHook(Strategy[Empty, HookSettings]):
         self.gate = gate
         self.summary = summary
 
-    def decide(self, view: NodeView, state: Empty, settings: HookSettings) -> HookDecision:
+    @property
+    def part(self) -> str:
+        """One for all of them."""
+        return HOOKS_PART
+
+    def decide(
+        self, view: NodeView, measured: HooksMeasured | None, state: Empty, settings: HookSettings
+    ) -> HookDecision:
         """Return what this hook wants of pods, containers and directories.
 
         Skips:   not_due: what was written before stays.
         """
-        if view.hooks is None:
+        if measured is None:
             return HookDecision(state=state, reason="the hooks are not due", skipped="not_due")
-        wanted = _WANTED.of(view, settings)
+        wanted = _WANTED.of(view, measured, settings)
         writes, tasks = wanted.writes.get(self.gate, ()), wanted.tasks.get(self.gate, ())
         cgroups = paths_of(writes) if writes else len(tasks)
         return HookDecision(

@@ -89,12 +89,13 @@ class KatalystDecision(Decision[ManagerState], frozen=True, kw_only=True):
         )
 
 
-class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
+class KatalystEviction(Strategy[KatalystMeasured, ManagerState, KatalystSettings]):
     """Katalyst's eviction manager: plugins inside and outside, soft and forced pods, conditions."""
 
     name = "katalystEviction"
     gate = GATE
     summary = "evict what Katalyst's eviction plugins ask for"
+    measured = KatalystMeasured
     settings = KatalystSettings
     state = ManagerState
     section = "eviction.katalyst"
@@ -103,6 +104,7 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
     def decide(
         self,
         view: NodeView,
+        measured: KatalystMeasured | None,
         state: ManagerState,
         settings: KatalystSettings,
         eviction: EvictSettings = EvictSettings(),  # noqa: B008 - frozen
@@ -111,8 +113,8 @@ class KatalystEviction(Strategy[ManagerState, KatalystSettings]):
         state = replace(state, inner=typed_states(state.inner))
         is_due = state.synced_ns is None or view.now_ns - state.synced_ns >= settings.sync_ns
         pods = _pods(view, settings, eviction)
-        seen = pods.seen(view, is_regular=is_due)
-        measured = seen.measured
+        measured = measured or KatalystMeasured()
+        seen = pods.seen(view, measured, is_regular=is_due)
         outside = outside_round(seen, state.remote, settings.deadline_ns)
         state = replace(state, remote=outside.state, queue=replace(state.queue, sent=sent_since(state.queue, view)))
         short = pressing(seen, settings.inner, state.pressing)
@@ -160,11 +162,11 @@ class _Pods(NamedTuple):
     kept_softly: Mapping[str, Reason]  # the same of soft evictions
     leaving: frozenset[str]
 
-    def seen(self, view: NodeView, *, is_regular: bool) -> Seen:
+    def seen(self, view: NodeView, measured: KatalystMeasured, *, is_regular: bool) -> Seen:
         """Return what plugins decide from: they choose from pods that may go now."""
         return Seen(
             view,
-            view.katalyst or KatalystMeasured(),
+            measured,
             self.active,
             tuple(each for each in self.asked if each.pod.uid not in self.kept),
             is_regular,

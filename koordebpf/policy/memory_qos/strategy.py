@@ -15,8 +15,9 @@ from koordebpf.policy.memory_qos.writes import LOW, MIN, PodWrites, directory_wr
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.state.hooks.measured import PodDirectory
-from koordebpf.state.memory_qos.measured import MemoryQosView
+from koordebpf.state.memory_qos.measured import MemoryQosMeasured, MemoryQosView
 from koordebpf.state.memory_qos.pods import MemoryPod
+from koordebpf.state.memory_qos.view import memory_qos_view
 from koordebpf.state.view import NodeView
 
 
@@ -88,24 +89,28 @@ def _protected(view: MemoryQosView, writes: tuple[CgroupWrite, ...]) -> dict[str
 _WANTED = WantedOfNode()
 
 
-class MemoryQos(Strategy[Empty, MemoryQosSettings]):
+class MemoryQos(Strategy[MemoryQosMeasured, Empty, MemoryQosSettings]):
     """Asked each 10 s, and at once when a pod, the NodeSLO or a cgroup changes."""
 
     name = "memoryQos"
     gate = GATE
     summary = "protect the memory that pods request, throttle what is above it"
+    measured = MemoryQosMeasured
     settings = MemoryQosSettings
     state = Empty
 
-    def decide(self, view: NodeView, state: Empty, settings: MemoryQosSettings) -> MemoryQosDecision:
+    def decide(
+        self, view: NodeView, measured: MemoryQosMeasured | None, state: Empty, settings: MemoryQosSettings
+    ) -> MemoryQosDecision:
         """Return what is wanted of pods, containers and the directories above them.
 
         Skips:   not_due: what was written before stays.
         """
-        if view.memory_qos is None:
+        if measured is None:
             return MemoryQosDecision(state=state, reason="memory QoS is not due", skipped="not_due")
-        rules = memory_qos_rules(view.memory_qos, settings)
-        writes, problems = _WANTED.of(view.memory_qos, rules)
+        node = memory_qos_view(measured, view.facts, view.node)
+        rules = memory_qos_rules(node, settings)
+        writes, problems = _WANTED.of(node, rules)
         if protects(rules) and rules.files and not rules.soft_limits and CgroupFile.MEMORY_MIN not in rules.files:
             problems = (*problems, "cgroup v1 has no memory.min and low: strategies.memoryQos.softLimits is near them")
         return MemoryQosDecision(
@@ -113,7 +118,7 @@ class MemoryQos(Strategy[Empty, MemoryQosSettings]):
             reason=f"memory QoS: {paths_of(writes)} cgroups",
             writes=writes,
             problems=problems,
-            protected_bytes=_protected(view.memory_qos, writes),
+            protected_bytes=_protected(node, writes),
             rules=rules,
         )
 

@@ -59,21 +59,23 @@ class PageCacheDecision(Decision[PageCacheState], frozen=True, kw_only=True):
     paths: Mapping[str, str] = {}
 
 
-class BEPageCacheSuppress(Strategy[PageCacheState, PageCacheSettings]):
+class BEPageCacheSuppress(Strategy[PageCacheMeasured, PageCacheState, PageCacheSettings]):
     """Asked each second; a look without refaults and without limits costs one read of /proc/vmstat."""
 
     name = "bePageCacheSuppress"
     gate = PAGE_CACHE_GATE
     summary = "limit page cache of best-effort pods while latency-sensitive ones lose theirs"
+    measured = PageCacheMeasured
     settings = PageCacheSettings
     state = PageCacheState
 
-    def decide(self, view: NodeView, state: PageCacheState, settings: PageCacheSettings) -> PageCacheDecision:
+    def decide(
+        self, view: NodeView, measured: PageCacheMeasured | None, state: PageCacheState, settings: PageCacheSettings
+    ) -> PageCacheDecision:
         """Return which pods have a limit now.
 
         Skips:   not_due: what was written before stays. no_support: this kernel has no file for it.
         """
-        measured = view.page_cache
         if measured is None:
             return PageCacheDecision(state=state, reason="page cache is not due", skipped="not_due")
         terminating = {pod.uid for pod in view.pods if pod.is_terminating}

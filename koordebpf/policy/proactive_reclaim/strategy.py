@@ -70,21 +70,23 @@ class ReclaimDecision(Decision[ReclaimState], frozen=True, kw_only=True):
         )
 
 
-class ProactiveReclaim(Strategy[ReclaimState, ReclaimSettings]):
+class ProactiveReclaim(Strategy[ReclaimMeasured, ReclaimState, ReclaimSettings]):
     """Takes a little from each pod that may be trimmed, and nothing where a latency-sensitive pod stalls."""
 
     name = "proactiveReclaim"
     gate = PROACTIVE_RECLAIM_GATE
     summary = "take idle memory from best-effort pods before it is short"
+    measured = ReclaimMeasured
     settings = ReclaimSettings
     state = ReclaimState
 
-    def decide(self, view: NodeView, state: ReclaimState, settings: ReclaimSettings) -> ReclaimDecision:
+    def decide(
+        self, view: NodeView, measured: ReclaimMeasured | None, state: ReclaimState, settings: ReclaimSettings
+    ) -> ReclaimDecision:
         """Return how much is taken from which pod.
 
         Skips:   not_due: it was not measured for. no_support: this node cannot do it, and the reason.
         """
-        measured = view.proactive_reclaim
         if measured is None:
             return ReclaimDecision(state=state, reason="proactive reclaim is not due", skipped="not_due")
         if measured.lacks:

@@ -6,6 +6,7 @@ from koordebpf.policy.plan import PodAction
 from koordebpf.policy.resctrl.rules import Members, pods_of_groups, resctrl_wanted
 from koordebpf.policy.resctrl.settings import ResctrlSettings
 from koordebpf.policy.strategy import Decision, Empty, Strategy
+from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.view import NodeView
 
 
@@ -21,7 +22,7 @@ class ResctrlDecision(Decision[Empty], frozen=True, kw_only=True):
 
         Where tasks were counted, pods without one to move are left out.
         """
-        measured = view.resctrl
+        measured = RDT_RESCTRL.measured_of(view)
         if measured is None:
             return ()
         found = []
@@ -33,25 +34,28 @@ class ResctrlDecision(Decision[Empty], frozen=True, kw_only=True):
         return tuple(found)
 
 
-class RdtResctrl(Strategy[Empty, ResctrlSettings]):
+class RdtResctrl(Strategy[ResctrlMeasured, Empty, ResctrlSettings]):
     """Wants a group for each class whose resctrlQOS is enabled."""
 
     name = "rdtResctrl"
     gate = "RdtResctrl"
     summary = "give each QoS class its shares of L3 cache and memory bandwidth"
+    measured = ResctrlMeasured
     settings = ResctrlSettings
     state = Empty
 
-    def decide(self, view: NodeView, state: Empty, settings: ResctrlSettings) -> ResctrlDecision:
+    def decide(
+        self, view: NodeView, measured: ResctrlMeasured | None, state: Empty, settings: ResctrlSettings
+    ) -> ResctrlDecision:
         """Return the groups, their schemata and their members.
 
         Skips:   not_known: the cluster has not been heard of, or resctrl was not read; all stays as it is.
         """
-        if view.resctrl is None:
+        if measured is None:
             return ResctrlDecision(state=state, reason="resctrl is not due", skipped="not_known")
         if view.measure.scope != "machine":
             return ResctrlDecision(state=state, reason="resctrl: the node is a cgroup of a larger machine")
-        wanted = resctrl_wanted(view.resctrl, view.pods, settings)
+        wanted = resctrl_wanted(measured, view.pods, settings)
         return ResctrlDecision(
             state=state,
             reason=f"resctrl: {len(wanted.groups)} classes with shares of their own",

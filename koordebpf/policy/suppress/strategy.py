@@ -16,7 +16,7 @@ class SuppressDecision(Decision[SuppressState], frozen=True, kw_only=True):
     plan: SuppressPlan
 
 
-class BeCpuSuppress(Strategy[SuppressState, SuppressSettings]):
+class BeCpuSuppress(Strategy[None, SuppressState, SuppressSettings]):
     """Koordinator's cpusuppress."""
 
     name = "suppress"
@@ -28,7 +28,9 @@ class BeCpuSuppress(Strategy[SuppressState, SuppressSettings]):
     decides_when_off = True  # what it wrote is then restored step by step
     needs_cpu = True
 
-    def decide(self, view: NodeView, state: SuppressState, settings: SuppressSettings) -> SuppressDecision:
+    def decide(
+        self, view: NodeView, measured: None, state: SuppressState, settings: SuppressSettings
+    ) -> SuppressDecision:
         """Return `plan_suppress` of this view; a round that a burst began says so."""
         plan = plan_suppress(view, state, settings)
         if plan.skipped is None and view.woken_by is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.policy.katalyst.asked.requests import Wanted
-from koordebpf.policy.katalyst.manager import KatalystDecision
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.plugins.network import NETWORK, NetworkState
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, NumaMemoryState
 from koordebpf.policy.katalyst.plugins.ranking import Action
@@ -35,7 +35,7 @@ _Row = tuple[Labels, float]
 def take_round(names: KatalystNames, made: KatalystDecision, view: NodeView, settings: KatalystSettings) -> None:
     """Take a round of plugins that ended: `made.requests` are there. Cost: 0.3 ms at 110 pods."""
     pods = {each.pod.uid: each for each in katalyst_pods(view.pods, settings.qos.by_level())}
-    measured = view.katalyst or KatalystMeasured()
+    measured = KATALYST_EVICTION.measured_of(view) or KatalystMeasured()
     asked = [(each.plugin, condition) for each in made.answers for condition in _conditions(each)]
     conditions = ((_condition(plugin, condition, settings), 1.0) for plugin, condition in asked)
     dry_run = _victim_rows(names, made.requests.dry_run if made.requests else (), pods)

@@ -68,7 +68,8 @@ class KatalystSink:
 
     def _take(self, event: RoundEnded, made: KatalystDecision) -> None:
         view, metrics = event.view, self._metrics
-        registered = view.katalyst.remote_plugins if view.katalyst else ()
+        measured = KATALYST_EVICTION.measured_of(view)
+        registered = measured.remote_plugins if measured else ()
         self._checks.round_ended(made.answers, registered, view.now_ns)
         metrics.now = KatalystNow(
             {"force": len(made.state.queue.forced), "soft": len(made.state.queue.soft)},

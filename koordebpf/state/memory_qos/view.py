@@ -41,15 +41,11 @@ class KnownMemoryPods:
 _PODS = KnownMemoryPods()
 
 
-def memory_qos_view(
-    measured: MemoryQosMeasured | None, pods: Iterable[PodFacts], node: Node | None
-) -> MemoryQosView | None:
-    """Return the node as memory QoS sees it; None: it was not measured. The same arguments give an equal view.
+def memory_qos_view(measured: MemoryQosMeasured, pods: Iterable[PodFacts], node: Node | None) -> MemoryQosView:
+    """Return the node as memory QoS sees it. The same arguments give an equal view.
 
     Raises:  ConfigError: the Node's allocatable memory is no quantity.
     """
-    if measured is None:
-        return None
     written = ((node.status.allocatable if node is not None else None) or {}).get(NATIVE_MEMORY)
     allocatable = quantity_bytes(written, f"node.status.allocatable.{NATIVE_MEMORY}") if written is not None else None
     return MemoryQosView(measured, _PODS.of(measured, pods), allocatable)

@@ -11,8 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koordebpf.errors import ConfigError, json_error
-from koordebpf.state.frame import located
+from koordebpf.errors import ConfigError, json_error, type_error
 from koordebpf.state.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS, Buckets
 from koordebpf.units import NS_PER_S
 
@@ -73,7 +72,7 @@ def decode_checkpoint(raw: bytes, uid: str, path: str) -> ModelCheckpoint:
     try:
         found = msgspec.json.decode(raw, type=_Model)
     except msgspec.ValidationError as error:
-        raise located(raw, path, str(error)) from error
+        raise type_error(path, raw, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise json_error(path, raw, error) from error
     updated = found.LastUpdated

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
+from koordebpf.policy.frames import decode_msgpack, schemas_of
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.quantity import within_int64
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
@@ -155,7 +156,7 @@ def decode_round(raw: bytes, objects: RoundObjects) -> tuple[TickFrame, bytes]:
 
     Raises:  msgspec.DecodeError: it is none.
     """
-    stored = msgspec.msgpack.decode(raw, type=StoredRound)
+    stored = decode_msgpack(raw, StoredRound)
     states = msgspec.json.decode(stored.states, type=dict[str, Any])
     return replace(joined(stored.tick, objects), states=states), stored.decision
 
@@ -200,5 +201,5 @@ def recording_schema() -> dict[str, Any]:
         "samples": list[NodeSample],
         "events": list[RecordedEvent],
     }
-    found, components = msgspec.json.schema_components(kinds.values(), ref_template="#/$defs/{name}")
+    found, components = schemas_of(kinds.values())
     return {"$defs": components, "properties": dict(zip(kinds, found, strict=True))}

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
+from koordebpf.policy.frames import decode_json
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
@@ -69,8 +70,8 @@ class _Rounds:
     def tick(self, tick: TickFrame) -> TickFrame | None:
         plain = msgspec.json.decode(msgspec.json.encode(tick))
         try:
-            found = msgspec.json.decode(msgspec.json.encode(self._names.redacted(plain)), type=TickFrame)
-        except msgspec.ValidationError:
+            found = decode_json(msgspec.json.encode(self._names.redacted(plain)), "redacted", TickFrame)
+        except ConfigError:
             return None
         before, pods = self._pods
         if tick.frame.pods is before and pods == found.frame.pods:

@@ -16,7 +16,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.hooks.cpu_normalization import RATIO_ANNOTATION
 from koordebpf.policy.pod_keys import ANNOTATIONS, LABELS
 from koordebpf.policy.predict.predictors import RAW_ALLOCATABLE_ANNOTATION
-from koordebpf.policy.strategies import FEATURE_GATES, STRATEGIES
+from koordebpf.policy.strategies import FEATURE_GATES, PARTS, STRATEGIES
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.slo.manager import keys as configmap
 from koordebpf.slo.manager.effective import BANDWIDTH_ANNOTATION
@@ -55,7 +55,7 @@ def words() -> frozenset[str]:
     """Return the values that a field of a recording may have, as its types say, and those of `_OTHERS`."""
     found = {value for kind in _structs() for each in _fields(kind) for value in _values(each.type)}
     found |= {tag for kind in _structs() if isinstance(tag := kind.__struct_config__.tag, str)}
-    names = {each.name for each in STRATEGIES}
+    names = {*(each.name for each in STRATEGIES), *PARTS}
     return frozenset(
         {*found, *names, *_OTHERS, *KINDS, *RESOURCES, *FEATURE_GATES, *(each.value for each in CgroupFile)}
     )
@@ -66,7 +66,7 @@ def keys() -> frozenset[str]:
     """Return the names of fields, and other keys of objects that are the same everywhere."""
     fields = {name for kind in _structs() for name in (*kind.__struct_fields__, *kind.__struct_encode_fields__)}
     fields |= {name for kind in _structs() if (name := kind.__struct_config__.tag_field) is not None}
-    names = {each.name for each in STRATEGIES}
+    names = {*(each.name for each in STRATEGIES), *PARTS}
     return frozenset(
         {*fields, *names, *FEATURE_GATES, *RESOURCES, *ANNOTATIONS, *LABELS, *_CONFIGMAP, *_SELECTOR, *_LOOSE}
     )

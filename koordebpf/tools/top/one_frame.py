@@ -116,7 +116,7 @@ class _Node:
         katalyst = self._tried(lambda: open_collector(settings_of(KATALYST_EVICTION, config), self._measuring, stack))
         measures = [_measure_of(part) for part in parts]
         if katalyst is not None:
-            measures.append(lambda it: replace(it, katalyst=katalyst.measure(it.node, is_round=True)))
+            measures.append(lambda it: it.with_part(KATALYST_EVICTION.part, katalyst.measure(it.node, is_round=True)))
         return measures
 
     def _tried(self, of: Callable[[], Any]) -> Any:

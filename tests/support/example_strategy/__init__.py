@@ -26,13 +26,13 @@ class State(msgspec.Struct, frozen=True):
     rounds: int = 0
 
 
-class BestEffortWeight(Strategy[State, Settings]):
+class BestEffortWeight(Strategy[None, State, Settings]):
     """The strategy."""
 
     name, gate, summary = "bestEffortWeight", "BestEffortWeight", "weigh best-effort pods less on a busy node"
     settings, state, needs_cpu = Settings, State, True
 
-    def decide(self, view: NodeView, state: State, settings: Settings) -> Decision[State]:
+    def decide(self, view: NodeView, measured: None, state: State, settings: Settings) -> Decision[State]:
         """Lower the weight while the node is busy."""
         if view.cpu is None or (usage := view.cpu.measured.usage) is None:
             return Decision(state=state, reason="CPU usage needs two samples", skipped="first_sample")

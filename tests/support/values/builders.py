@@ -29,11 +29,11 @@ from koordebpf.kube.cache.objects import (
 )
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.plan import FeaturePlan, Plan
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts
 from koordebpf.state.view import Frame, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
@@ -176,7 +176,7 @@ def frame(
     pods = tuple(pods)
     strategy = {"enable": True, "memoryEvictThresholdPercent": 80} if threshold is None else threshold
     return Frame(
-        schema="koordebpf.frame/v1",
+        schema="koordebpf.frame/v2",
         measured=Measured(
             now_ns=NOW_NS,
             since_ns=NOW_NS - 1_000_000,

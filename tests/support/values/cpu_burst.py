@@ -11,10 +11,10 @@ from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.cpu_burst.settings import BurstSettings
 from koordebpf.policy.cpu_burst.state import BurstState
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST, CPUBurstStrategy
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu_burst.measured import BurstContainer, BurstMeasured, BurstPod
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.view import Frame
 from koordebpf.units import NS_PER_S
 from tests.support.values.cpu_nodes import cpu_frame
@@ -65,16 +65,19 @@ class BurstNode:
     def frame(self, *measured: BurstPod, used: int | None = 1000, apart_used: int = 0) -> Frame:
         base = cpu_frame()
         burst = BurstMeasured(self.strategy, 8, used, apart_used, measured)
-        now = replace(base.measured, now_ns=self.now_ns, since_ns=self.now_ns, burst=burst)
+        now = replace(base.measured, now_ns=self.now_ns, since_ns=self.now_ns).with_part(CPU_BURST.part, burst)
         return replace(base, pods=self.pods, measured=now, featureGates={**base.featureGates, "CPUBurst": True})
 
     def round(self, *measured: BurstPod, after_s: float = 1, **given: Any) -> BurstDecision:
         """Decide, and decide the same of the frame as it is written and read."""
         self.now_ns += int(after_s * NS_PER_S)
         frame = self.frame(*measured, **given)
-        decided = CPU_BURST.decide(view_of_frame(frame), self.state, self.settings)
-        read = view_of_frame(decode_frame(encode_frame(frame), "frame"))
-        assert CPU_BURST.decide(read, self.state, self.settings) == decided
+        read = decode_frame(encode_frame(frame), "frame")
+        decided, again = (
+            CPU_BURST.decide(view, CPU_BURST.measured_of(view), self.state, self.settings)
+            for view in map(view_of_frame, (frame, read))
+        )
+        assert again == decided
         self.state = decided.state
         return decided
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile, parse_cpu_list
 from koordebpf.kube.cache.objects import Container, NodeResourceTopology, NodeStatus, ObjectMeta, ResourceRequirements
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import (
     BeCgroup,
@@ -27,7 +28,6 @@ from koordebpf.state.cpu.measured import (
     OtherPodsCpu,
     PodCpu,
 )
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.measured import LedgerView
 from koordebpf.state.view import Frame, NodeView
 from tests.support.values.builders import PodAndMeasure, frame

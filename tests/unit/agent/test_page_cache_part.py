@@ -39,8 +39,9 @@ class Rig:
 
 def test_it_is_measured_in_rounds_and_not_in_samples() -> None:
     rig = Rig()
-    assert rig.part.measure(MEASURED, is_sample=True).page_cache is None
-    assert rig.part.measure(MEASURED, is_sample=False).page_cache == PageCacheMeasured(MEASURED.now_ns)
+    assert rig.part.measure(MEASURED, is_sample=True) == MEASURED
+    found = rig.part.measure(MEASURED, is_sample=False)
+    assert found.parts == {"bePageCacheSuppress": PageCacheMeasured(MEASURED.now_ns)}
     assert rig.part.take_due(0) is False
 
 
@@ -49,7 +50,7 @@ def test_what_cannot_be_measured_leaves_a_round_without_it(caplog: pytest.LogCap
         raise KernelFileError("/proc/vmstat", "", "must be rows")
 
     rig = Rig(measure)
-    assert [rig.part.measure(MEASURED, is_sample=False).page_cache for _ in range(2)] == [None, None]
+    assert [rig.part.measure(MEASURED, is_sample=False).parts for _ in range(2)] == [{}, {}]
     assert caplog.text.count("/proc/vmstat") == 1
 
 

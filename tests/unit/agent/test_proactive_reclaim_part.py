@@ -66,7 +66,7 @@ class Rig:
 
 def measured(rig: Rig, at_s: int = 0, *, is_sample: bool = False) -> ReclaimMeasured | None:
     at = replace(MEASURED, now_ns=MEASURED.now_ns + at_s * NS_PER_S)
-    return rig.part.measure(at, is_sample=is_sample).proactive_reclaim
+    return rig.part.measure(at, is_sample=is_sample).parts.get("proactiveReclaim")
 
 
 def test_an_order_is_a_job_for_that_directory_and_pod() -> None:

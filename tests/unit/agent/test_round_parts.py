@@ -227,21 +227,21 @@ def test_what_memory_qos_protects_is_shown() -> None:
 
 class TestMeasured:
     @pytest.mark.parametrize("is_sample", [True, False])
-    @pytest.mark.parametrize("of", ["block_io", "memory_qos", "burst"])
+    @pytest.mark.parametrize("of", ["blockIO", "memoryQos", "cpuBurst"])
     def test_a_sample_leaves_out_what_a_collector_measures(self, of: str, is_sample: bool) -> None:
         found: Any = {
-            "block_io": BlockIOMeasured(version=2),
-            "memory_qos": MemoryQosMeasured(),
-            "burst": BurstMeasured(),
+            "blockIO": BlockIOMeasured(version=2),
+            "memoryQos": MemoryQosMeasured(),
+            "cpuBurst": BurstMeasured(),
         }[of]
         collector: Any = SimpleNamespace(measure=lambda _: found)
         part = {
-            "block_io": lambda: BlockIOPart(collector, BlockIOMetrics()),
-            "memory_qos": lambda: MemoryQosPart(collector, AgentMetrics()),
-            "burst": lambda: CpuBurstPart(collector, cast("ThrottleWatch", None), CpuBurstMetrics()),
+            "blockIO": lambda: BlockIOPart(collector, BlockIOMetrics()),
+            "memoryQos": lambda: MemoryQosPart(collector, AgentMetrics()),
+            "cpuBurst": lambda: CpuBurstPart(collector, cast("ThrottleWatch", None), CpuBurstMetrics()),
         }[of]()
         measured = part.measure(frame([]).measured, is_sample=is_sample)
-        assert getattr(measured, of) is (None if is_sample else found)
+        assert measured.parts == ({} if is_sample else {of: found})
 
     @pytest.mark.parametrize("is_sample", [True, False])
     @pytest.mark.parametrize("is_whole", [True, False])
@@ -250,9 +250,9 @@ class TestMeasured:
         known.is_whole = is_whole
         collector: Any = SimpleNamespace(measure=lambda _spec, made: ResctrlMeasured(problem=",".join(made)))
         groups: Any = SimpleNamespace(made={"BE"})
-        for part, field in (
-            (RdtResctrlPart(known, collector, groups), "resctrl"),
-            (SystemConfigPart(known), "system"),
+        for part, name in (
+            (RdtResctrlPart(known, collector, groups), "rdtResctrl"),
+            (SystemConfigPart(known), "systemConfig"),
         ):
             found = part.measure(frame([]).measured, is_sample=is_sample)
-            assert (getattr(found, field) is not None) is (is_whole and not is_sample)
+            assert (name in found.parts) is (is_whole and not is_sample)

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from koordebpf.cli.backtest import backtest
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.proc.cpu_topology import Cpu, CpuTopology
+from koordebpf.policy.frames import encode_frame
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.cpu.measured import CpuMeasured, CpuUsage, OtherPodsCpu, PodCpu
-from koordebpf.state.frame import encode_frame
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.store.frames import RecordedTick

@@ -17,6 +17,7 @@ from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.slo.pods.cpu_burst import CPU_BURST_ANNOTATION
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.cpu_burst.view import burst_view
 from koordebpf.units import NS_PER_S
 from tests.support.values.cpu_burst import AUTO, CPU, ONE, POD, TWO, BurstNode, container, pod, values, web
 
@@ -112,12 +113,10 @@ class TestNodeState:
     def test_a_strategy_without_a_threshold_is_unknown(self):
         node = BurstNode(strategy=replace(AUTO, sharePoolThresholdPercent=None))
         view = view_of_frame(node.frame(pod(container())))
-        assert view.burst is not None
-        assert node_state(view.burst) == ("unknown", None)
-        assert node_state(replace(view.burst, measured=replace(view.burst.measured, strategy=None))) == (
-            "unknown",
-            None,
-        )
+        measured = CPU_BURST.measured_of(view)
+        assert measured is not None
+        for given in (measured, replace(measured, strategy=None)):
+            assert node_state(burst_view(given, view.facts, view.node)) == ("unknown", None)
 
     def test_cooling_keeps_and_overload_lowers_to_its_own(self):
         node = BurstNode()
@@ -173,8 +172,7 @@ class TestReturning:
         node = BurstNode()
         node.step()
         frame = node.frame()
-        view = view_of_frame(replace(frame, measured=replace(frame.measured, burst=None)))
-        decided = CPU_BURST.decide(view, node.state, node.settings)
+        decided = CPU_BURST.decide(view_of_frame(frame), None, node.state, node.settings)
         assert (decided.skipped, decided.state) == ("not_measured", node.state)
 
     def test_another_limit_ends_the_burst(self):

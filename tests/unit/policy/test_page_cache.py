@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.page_cache.cap import PodCap, eased, has_room, lifted, looked, lowered, raised
 from koordebpf.policy.page_cache.settings import PageCacheSettings
 from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheState
 from koordebpf.policy.reconcile.demands import joined
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import frame, pod
@@ -124,9 +124,10 @@ class Story:
         pods = tuple(self._followed(each) for each in self.pods)
         measured = PageCacheMeasured(self.at_s * S, pods, {"ls": SensitivePod(self.pages, self.kept)}, self.files)
         made = frame([pod("be", uid="be", **self.of_pod)])
-        made = replace(made, measured=replace(made.measured, page_cache=measured))
+        made = replace(made, measured=made.measured.with_part(BE_PAGE_CACHE_SUPPRESS.part, measured))
         view = view_of_frame(decode_frame(encode_frame(made), "frame"))
-        self.made = BE_PAGE_CACHE_SUPPRESS.decide(view, self.state, self.settings)
+        given = BE_PAGE_CACHE_SUPPRESS.measured_of(view)
+        self.made = BE_PAGE_CACHE_SUPPRESS.decide(view, given, self.state, self.settings)
         self.state = self.made.state
         return self.made
 
@@ -142,7 +143,7 @@ class Story:
 
 class TestStrategy:
     def test_without_a_measurement_it_is_not_due(self):
-        made = BE_PAGE_CACHE_SUPPRESS.decide(view_of_frame(frame([])), PageCacheState(), SETTINGS)
+        made = BE_PAGE_CACHE_SUPPRESS.decide(view_of_frame(frame([])), None, PageCacheState(), SETTINGS)
         assert (made.skipped, made.writes) == ("not_due", ())
 
     def test_a_stream_that_waits_at_its_limit_keeps_it(self):

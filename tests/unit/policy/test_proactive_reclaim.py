@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim, trim, usable_swap_bytes
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.proactive_reclaim import ReclaimMeasured, SwapState, TrimmedPod
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import frame, pod
@@ -111,9 +111,9 @@ class TestStrategy:
     def decide(self, measured, state=None, settings=SETTINGS, **of_pod):
         """Return the decision for a frame, by way of its JSON."""
         made = frame([pod("a", uid="a", **of_pod)])
-        made = replace(made, measured=replace(made.measured, proactive_reclaim=measured))
+        made = replace(made, measured=made.measured.with_part(PROACTIVE_RECLAIM.part, measured))
         view = view_of_frame(decode_frame(encode_frame(made), "frame"))
-        return PROACTIVE_RECLAIM.decide(view, state or ReclaimState(), settings)
+        return PROACTIVE_RECLAIM.decide(view, PROACTIVE_RECLAIM.measured_of(view), state or ReclaimState(), settings)
 
     def ready(self, measured):
         """Return a state that has seen these pods 6 s before."""

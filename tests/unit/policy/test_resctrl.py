@@ -11,6 +11,7 @@ from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.node_files.schemata import format_part, parse_part, parse_schemata
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
 from koordebpf.policy.resctrl.masks import bandwidth, cache_mask
 from koordebpf.policy.resctrl.settings import ResctrlSettings
@@ -19,7 +20,6 @@ from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.resctrl.measured import BandwidthInfo, BandwidthUnit, CacheInfo, ResctrlMeasured
 from tests.support.values.builders import PodAndMeasure, frame, pod
@@ -131,7 +131,7 @@ def qos(start: int | None = 0, end: int | None = 30, mba: int | None = 50, *, en
 
 def decided(measured: ResctrlMeasured | None, *pods: PodAndMeasure, gate: bool = True, **given: Any) -> Any:
     made = frame(pods, gates={"RdtResctrl": gate}, **given)
-    made = replace(made, measured=replace(made.measured, resctrl=measured))
+    made = replace(made, measured=made.measured.with_part("rdtResctrl", measured))
     view = view_of_frame(decode_frame(encode_frame(made), "a test"))
     settings = TickSettings(eviction=EvictSettings(), suppress=SuppressSettings())
     return decide_strategies(view, {}, settings, has_cpu=False)["rdtResctrl"]

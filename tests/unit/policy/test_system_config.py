@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.node_plan import decide_node
 from koordebpf.policy.reconcile.demands import joined
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
@@ -24,7 +25,6 @@ from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.slo.spec import parse_spec
 from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.units import GIB, MIB
 from tests.support.values.builders import frame
@@ -146,7 +146,7 @@ def test_of_two_strategies_the_first_has_a_file_of_the_node():
 
 def system_frame(system: SystemMeasured | None, *, gate: bool = True, **given: Any):
     made = frame((), gates={"SystemConfig": gate}, **given)
-    return replace(made, measured=replace(made.measured, system=system))
+    return replace(made, measured=made.measured.with_part("systemConfig", system))
 
 
 def decided(system: SystemMeasured | None, **given: Any) -> Any:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame
 from koordebpf.policy.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.headline import headline, plain_words
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame
 
 FRAMES = Path(__file__).parents[2] / "scenarios" / "frames"
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.policy.proactive_reclaim.strategy import ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim
@@ -22,9 +23,9 @@ from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.measured import MeasuredParts
 from koordebpf.state.proactive_reclaim import ReclaimMeasured, SwapState, TrimmedPod
 from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, PodTasks, ResctrlMeasured
 from koordebpf.store.frames import RecordedTick
@@ -39,7 +40,7 @@ LONG = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod766b3a82
 
 def decided(gate: str, names: list[str], states: dict[str, Any] | None = None, **measured: Any) -> NodePlan:
     made = frame([pod(each, uid=each, qos="BE") for each in names], gates={gate: True})
-    made = replace(made, measured=replace(made.measured, **measured))
+    made = replace(made, measured=replace(made.measured, parts=MeasuredParts(measured)))
     view = view_of_frame(decode_frame(encode_frame(made), "a test"))
     return decide_node(view, EvictSettings(), SuppressSettings(), states=states)
 
@@ -57,7 +58,7 @@ def reclaim(sizes: dict[str, int], swap: SwapState = SwapState()) -> NodePlan:  
         "ProactiveReclaim",
         list(sizes),
         {"proactiveReclaim": ReclaimState(before, at_ns=NS_PER_S)},
-        proactive_reclaim=ReclaimMeasured(now_ns, pods, swap=swap, takes_swappiness=True),
+        proactiveReclaim=ReclaimMeasured(now_ns, pods, swap=swap, takes_swappiness=True),
     )
 
 
@@ -65,7 +66,7 @@ def resctrl(tasks: dict[str, PodTasks], names: list[str]) -> NodePlan:
     return decided(
         "RdtResctrl",
         names,
-        resctrl=ResctrlMeasured(
+        rdtResctrl=ResctrlMeasured(
             {"BE": ResctrlQOS(enable=True, catRangeStartPercent=0, catRangeEndPercent=30)},
             CacheInfo(0x7FF, 1, ("L3",), (0,)),
             BandwidthInfo(10, 10, "percent", 100, (0,)),
@@ -137,7 +138,7 @@ class TestResctrl:
 
     def test_why_it_does_nothing_is_named(self) -> None:
         classes = {"BE": ResctrlQOS(enable=True)}
-        plan = decided("RdtResctrl", ["a"], resctrl=ResctrlMeasured(classes, problem="resctrl is not mounted"))
+        plan = decided("RdtResctrl", ["a"], rdtResctrl=ResctrlMeasured(classes, problem="resctrl is not mounted"))
         assert "  resctrl is not mounted" in plan_page(plan, 10)
         assert json_of(plan, "rdtResctrl")["problems"] == ["resctrl is not mounted"]
         assert "rdtResctrl" not in headline(plan)
@@ -182,7 +183,7 @@ class TestFiles:
 def test_a_frame_of_one_moment_carries_what_strategies_remember() -> None:
     made = frame([pod("a", uid="a", qos="BE")], gates={"ProactiveReclaim": True})
     pods = (TrimmedPod("a", 1, "kubepods/poda", 2 * GIB, 800 * MIB, 0, 0, 0),)
-    measured = replace(made.measured, proactive_reclaim=ReclaimMeasured(NS_PER_S + EACH, pods))
+    measured = made.measured.with_part("proactiveReclaim", ReclaimMeasured(NS_PER_S + EACH, pods))
     state = ReclaimState({"a": PodTrim(NS_PER_S, 0, 0, scale=1.0)}, at_ns=NS_PER_S)
     raw = encode_frame(replace(made, measured=measured, states={"proactiveReclaim": state}))
     (taken,) = read_case(raw, "-").plan().strategies["proactiveReclaim"].pods

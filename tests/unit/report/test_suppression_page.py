@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.policy.frames import decode_frame
 from koordebpf.policy.suppress.explained import explained_suppression
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.report.pages.suppression import suppression_blocks
-from koordebpf.state.frame import decode_frame
 from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates
 from tests.support.values.cpu_nodes import BE_ROOT, be_tree, node
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from koordebpf.policy.decide import decide
+from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.frame import decode_frame, encode_frame
 from koordebpf.state.measured import LedgerView, NodeForecast, Party, PsiLine, StallShares, TimeTo
 from koordebpf.state.stalls.ledger import OTHERS, OWN_LIMIT, UNATTRIBUTED, Ledger, Usage, split
 from koordebpf.state.stalls.windows import StallGrowth

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import (
@@ -15,11 +18,15 @@ from koordebpf.kube.cache.objects import (
     ResourceRequirements,
     Volume,
 )
+from koordebpf.policy.frames import decode_frame, encode_frame, frame_schema
+from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import build_view, capacity_doubt, node_capacity_bytes, view_of_frame
 from koordebpf.state.cpu.measured import MissingDirectory
-from koordebpf.state.frame import decode_frame, encode_frame, frame_schema
-from koordebpf.state.measured import NodeMeasure
+from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
+from koordebpf.state.measured import MeasuredParts, NodeMeasure
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
+from koordebpf.state.system.measured import SystemMeasured
+from koordebpf.state.view import Frame
 from koordebpf.units import GIB, MIB
 from tests.support.values.builders import frame, host_shm, memory_volume, pod
 
@@ -152,7 +159,7 @@ def test_a_configmap_serves_where_there_is_no_nodeslo():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((b'"schema":"koordebpf.frame/v1"', b'"schema":"koordebpf.frame/v9"'), "schema: 'koordebpf.frame/v9'"),
+        ((b'"schema":"koordebpf.frame/v2"', b'"schema":"koordebpf.frame/v9"'), "schema: 'koordebpf.frame/v9'"),
         (
             (b'"used_bytes":891289600', b'"used_bytes":"much"'),
             "measured.node.used_bytes: 'much': Expected `int | null`",
@@ -180,6 +187,48 @@ def test_a_wrong_frame_names_file_place_value_and_rule(change, message):
     assert str(caught.value).startswith(f"F.json: {message}")
 
 
+PARTS = {
+    "systemConfig": SystemMeasured(SystemStrategy(minFreeKbytesFactor=100)),
+    "runtimeHooks": HooksMeasured((PodDirectory("uid-spark-a", "kubepods/a", {"id": "kubepods/a/id"}),)),
+}
+
+
+def with_parts(found: Frame) -> Frame:
+    return replace(found, measured=replace(found.measured, parts=MeasuredParts(PARTS)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            (b'"path":"kubepods/a"', b'"path":7'),
+            "measured.parts.runtimeHooks.pods[0].path: 7: Expected `str`, got `int`",
+        ),
+        ((b'"systemConfig":{', b'"systemConfig":{"x":1,'), "measured.parts.systemConfig: "),
+        ((b'"systemConfig":{', b'"another":{'), "measured.parts: "),
+        ((b'"systemConfig":{', b'"systemConfig":[],"cpuBurst":{'), "measured.parts.systemConfig: "),
+        ((b'"parts":{', b'"parts":[],"p":{'), "measured.parts: "),
+    ],
+)
+def test_a_wrong_part_names_place_value_and_rule(change, message):
+    good = encode_frame(with_parts(frame([pod("a")])))
+    bad = good.replace(*change)
+    assert bad != good
+    with pytest.raises(ConfigError) as caught:
+        decode_frame(bad, "F.json")
+    assert str(caught.value).startswith(f"F.json: {message}")
+
+
+def test_parts_are_values_of_their_types_and_those_of_v1_are_fields():
+    made = with_parts(frame([pod("a")]))
+    assert decode_frame(encode_frame(made), "f") == made
+    plain = json.loads(encode_frame(made))
+    parts = plain["measured"].pop("parts")
+    plain["measured"] |= {"system": parts["systemConfig"], "hooks": parts["runtimeHooks"], "burst": None}
+    was = msgspec.json.encode({**plain, "schema": "koordebpf.frame/v1"})
+    assert decode_frame(was, "f").measured == made.measured
+
+
 def test_unknown_fields_of_kubernetes_objects_are_skipped():
     good = encode_frame(frame([pod("a")], used=850))
     assert decode_frame(
@@ -190,6 +239,13 @@ def test_unknown_fields_of_kubernetes_objects_are_skipped():
 def test_the_schema_covers_the_frame():
     frame_properties = frame_schema()["$defs"]["Frame"]["properties"]
     assert {"schema", "measured", "pods", "node", "nodeSLO", "sloControllerConfig", "executor"} <= set(frame_properties)
+
+
+def test_the_schema_covers_what_each_strategy_measures():
+    definitions = frame_schema()["$defs"]
+    parts = definitions["Measured"]["properties"]["parts"]["properties"]
+    assert {"katalystEviction", "runtimeHooks", "cpuBurst"} < set(parts)
+    assert {each["$ref"].rpartition("/")[2] for each in parts.values()} <= set(definitions)
 
 
 def test_shared_memory_of_the_hosts_ipc_namespace_outlives_the_pod() -> None:

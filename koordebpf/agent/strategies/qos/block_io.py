@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
@@ -35,7 +33,7 @@ class BlockIOPart(StrategyPart[BlockIODecision]):
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
         found = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured if found is None else replace(measured, block_io=found)
+        return measured.with_part(BLOCK_IO.part, found)
 
     def take(self, made: BlockIODecision, now_ns: int) -> Iterable[str]:
         """Report how much is limited where that has changed."""

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.kernel.cgroup.files import CgroupFile
@@ -50,7 +48,7 @@ class CpuBurstPart(StrategyPart[BurstDecision]):
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
         burst = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured if burst is None else replace(measured, burst=burst)
+        return measured.with_part(CPU_BURST.part, burst)
 
     def take(self, made: BurstDecision, now_ns: int) -> Iterable[str]:
         """Take over who is to be looked at."""

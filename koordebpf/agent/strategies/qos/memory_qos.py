@@ -9,8 +9,6 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
@@ -36,7 +34,7 @@ class MemoryQosPart(StrategyPart[MemoryQosDecision]):
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
         found = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured if found is None else replace(measured, memory_qos=found)
+        return measured.with_part(MEMORY_QOS.part, found)
 
     def take(self, made: MemoryQosDecision, now_ns: int) -> Iterable[str]:
         """Report what is protected."""

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from koordebpf.agent.strategies.measurements import Measurements
 from koordebpf.agent.strategies.part import RegularPart
 from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision
@@ -36,7 +34,7 @@ class PageCachePart(RegularPart):
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `RoundPart.measure`."""
         found = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured if found is None else replace(measured, page_cache=found)
+        return measured.with_part(BE_PAGE_CACHE_SUPPRESS.part, found)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Take over whether pods are to be looked at in each second."""

@@ -73,8 +73,7 @@ class ReclaimPart(ReportingPart):
         self._take_done(measured.now_ns)
         if is_sample or self._waiting:
             return measured
-        found = self._collector.measure(measured.now_ns)
-        return measured if found is None else replace(measured, proactive_reclaim=found)
+        return measured.with_part(PROACTIVE_RECLAIM.part, self._collector.measure(measured.now_ns))
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Ask the kernel for what was decided; in a dry run it is counted only."""

@@ -9,8 +9,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from koordebpf.act.resctrl import GROUPS
 from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.collect.cluster_view import Known
@@ -50,7 +48,7 @@ class RdtResctrlPart(StrategyPart[ResctrlDecision]):
         if is_sample or not self._known.is_whole:
             return measured
         made = {*self._groups.made, *self._others}
-        return replace(measured, resctrl=self._collector.measure(self._known.spec, made))
+        return measured.with_part(RDT_RESCTRL.part, self._collector.measure(self._known.spec, made))
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Make, fill and remove groups; all are removed where the gate is off."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from koordebpf.agent.strategies.part import StrategyPart
 from koordebpf.collect.cluster_view import Known
 from koordebpf.policy.system.strategy import SYSTEM_CONFIG, SystemDecision
@@ -32,7 +30,8 @@ class SystemConfigPart(StrategyPart[SystemDecision]):
         if is_sample or not self._known.is_whole:
             return measured
         spec = self._known.spec
-        return replace(measured, system=SystemMeasured(spec.systemStrategy if spec is not None else None))
+        found = SystemMeasured(spec.systemStrategy if spec is not None else None)
+        return measured.with_part(SYSTEM_CONFIG.part, found)
 
     def take(self, made: SystemDecision, now_ns: int) -> Iterable[str]:
         """Return what of the NodeSLO cannot be used."""

@@ -81,7 +81,7 @@ def eligibility(view: NodeView, settings: EvictSettings) -> Eligibility | None:
     if not features:
         return None
     pods = [pod for pod in view.pods if pod.phase not in FINISHED_PHASES]
-    demands = [demand for feature in features for demand in feature.decide(view, Empty(), settings).demands]
+    demands = [demand for feature in features for demand in feature.decide(view, None, Empty(), settings).demands]
     able = [each for each in demands if each.relief.is_measured(view) and each.verdict.skipped not in _OFF]
     if not able:
         code = demands[0].verdict.skipped or "unmeasured"

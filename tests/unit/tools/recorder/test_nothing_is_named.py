@@ -13,8 +13,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from koordebpf.policy.strategies import PARTS
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.slo.spec import NodeSLOSpec
+from koordebpf.state.measured import MeasuredParts
 from koordebpf.store.recorder.events import recorded, signals_seen
 from koordebpf.store.recorder.recorder import Recorder
 from koordebpf.store.sink import NodeSampled, RoundEnded
@@ -62,6 +64,8 @@ def filled(kind: Any, form: str) -> Any:
         return [filled(inner[0], form)]
     if origin is tuple:
         return tuple(filled(each, form) for each in inner if each is not Ellipsis)
+    if kind is MeasuredParts:
+        return MeasuredParts({name: filled(each, form) for name, each in PARTS.items()})
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind(**{each.name: filled(each.type, form) for each in msgspec.structs.fields(kind)})
     return _plain(kind, form)

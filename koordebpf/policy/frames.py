@@ -1,0 +1,173 @@
+"""Frames and rounds on the wire: values from JSON, with errors that name the place, and schemas to check against. Pure.
+
+What was measured for one strategy is of a type that it alone knows: `policy.strategies.PARTS` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from koordebpf.errors import ConfigError, json_error, rule_and_place, type_error
+from koordebpf.policy.strategies import PARTS
+from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.state.measured import MeasuredParts
+from koordebpf.state.view import Frame
+
+T = TypeVar("T")
+
+_V1: Final = "koordebpf.frame/v1"
+_V2: Final = "koordebpf.frame/v2"
+# Field of `measured` in koordebpf.frame/v1 → its part.
+_V1_PARTS: Final = {
+    "katalyst": "katalystEviction",
+    "hooks": "runtimeHooks",
+    "block_io": "blockIO",
+    "proactive_reclaim": "proactiveReclaim",
+    "resctrl": "rdtResctrl",
+    "system": "systemConfig",
+    "burst": "cpuBurst",
+    "memory_qos": "memoryQos",
+    "page_cache": "bePageCacheSuppress",
+}
+
+
+def decode_frame(raw: bytes, path: str) -> Frame:
+    """Return the frame in `raw`; `path` says where it came from.
+
+    Unknown fields of our own parts are refused; those of Kubernetes' objects are skipped, as the API does.
+
+    Raises: ConfigError: names the JSON path, the value and the rule.
+    """
+    return check_frame(decode_json(raw, path, Frame), path)
+
+
+def decode_json(raw: bytes, path: str, as_type: type[T]) -> T:
+    """Return JSON as a frame, a round or what else holds one, also of koordebpf.frame/v1.
+
+    Raises: ConfigError: names the JSON path, the value and the rule.
+    """
+    raw = upgraded_json(raw)
+    try:
+        return msgspec.json.decode(raw, type=as_type, dec_hook=_typed)
+    except msgspec.ValidationError as error:
+        raise type_error(path, raw, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise json_error(path, raw, error) from error
+
+
+def decode_msgpack(raw: bytes, as_type: type[T]) -> T:
+    """Return MessagePack as `decode_json` returns JSON.
+
+    Raises: msgspec.DecodeError: it is none.
+    """
+    raw = _upgraded(raw, msgspec.msgpack.decode, msgspec.msgpack.encode)
+    return msgspec.msgpack.decode(raw, type=as_type, dec_hook=_typed)
+
+
+def upgraded_json(raw: bytes) -> bytes:
+    """Return JSON that is or holds a frame of koordebpf.frame/v1 as what it is today; what holds none as it is."""
+    return _upgraded(raw, msgspec.json.decode, msgspec.json.encode)
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Return the frame as JSON that `decode_frame` reads back to an equal value."""
+    return msgspec.json.encode(frame)
+
+
+def frame_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a frame."""
+    return schema_of(Frame)
+
+
+def tick_frame_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a tick's frame."""
+    return schema_of(TickFrame)
+
+
+def schema_of(as_type: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a frame, or of what holds one."""
+    (found,), definitions = schemas_of([as_type])
+    return {**found, "$defs": definitions}
+
+
+def schemas_of(types: Iterable[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """Return the JSON Schema of each type, and the definitions that they share."""
+    types = tuple(types)
+    parts, _ = msgspec.json.schema_components(PARTS.values(), ref_template="#/$defs/{name}")
+    by_name = {"type": "object", "properties": dict(zip(PARTS, parts, strict=True)), "additionalProperties": False}
+    found, definitions = msgspec.json.schema_components(
+        (*types, *PARTS.values()), schema_hook=lambda _: by_name, ref_template="#/$defs/{name}"
+    )
+    return tuple(found[: len(types)]), definitions
+
+
+def check_frame(frame: Frame, path: str) -> Frame:
+    """Return a decoded frame if each of its objects is there once, by name.
+
+    Raises: ConfigError: names the JSON path, the value and the rule.
+    """
+    _refuse_unnamed_pods(frame, path)
+    _refuse_namespaces_that_are_there_twice(frame, path)
+    return frame
+
+
+# msgspec's dec_hook. msgspec adds the place of the part to an error, in front of the place in it.
+def _typed(kind: type[Any], given: Any) -> MeasuredParts:
+    if kind is not MeasuredParts or not isinstance(given, Mapping):
+        raise ValueError("Expected `object`")
+    parts = MeasuredParts()
+    for name, each in given.items():
+        if name not in PARTS:
+            raise ValueError(f"Object contains unknown field `{name}`")
+        try:
+            parts[name] = msgspec.convert(each, PARTS[name], str_keys=True)
+        except msgspec.ValidationError as error:
+            rule, place = rule_and_place(error)
+            raise ValueError(f"{rule} - at `$.{name}{place}`") from error
+    return parts
+
+
+# A frame may be the whole, of a round, or of a line with the decision on the round.
+def _upgraded(raw: bytes, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> bytes:
+    if _V1.encode() not in raw:
+        return raw
+    try:
+        whole = decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return raw  # and what is wrong with it is found by its type
+    each = whole
+    for key in ("tick", "frame"):
+        each = each.get(key, each) if isinstance(each, dict) else None
+    if not isinstance(each, dict) or each.get("schema") != _V1:
+        return raw
+    each["schema"], measured = _V2, each.get("measured")
+    if isinstance(measured, dict):
+        parts = {part: measured.pop(field) for field, part in _V1_PARTS.items() if field in measured}
+        measured["parts"] = {part: value for part, value in parts.items() if value is not None}
+    return encode(whole)
+
+
+def _refuse_namespaces_that_are_there_twice(frame: Frame, path: str) -> None:
+    seen: set[str] = set()
+    for index, each in enumerate(frame.namespaces):
+        if each.metadata.name in seen:
+            raise ConfigError(f"{path}: namespaces[{index}].metadata.name", each.metadata.name, "must be unique")
+        seen.add(each.metadata.name)
+
+
+def _refuse_unnamed_pods(frame: Frame, path: str) -> None:
+    seen: set[str] = set()
+    for index, pod in enumerate(frame.pods):
+        if not pod.uid:
+            raise ConfigError(f"{path}: pods[{index}].metadata.uid", pod.uid, "must not be empty")
+        if pod.uid in seen:
+            raise ConfigError(f"{path}: pods[{index}].metadata.uid", pod.uid, "must be unique")
+        seen.add(pod.uid)
+    measured: set[str] = set()
+    for index, measure in enumerate(frame.measured.pods):
+        if measure.uid in measured:
+            raise ConfigError(f"{path}: measured.pods[{index}].uid", measure.uid, "must be unique")
+        measured.add(measure.uid)
