@@ -12,7 +12,7 @@ from koordebpf.agent.evictions import Evictions
 from koordebpf.agent.guard_watch import GuardWatch
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
-from koordebpf.collect.frame import frame_of, in_force, remembering
+from koordebpf.collect.frame import frame_of, in_force
 from koordebpf.collect.node_watch import signal_state
 from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
 from koordebpf.policy.evict.all_features import are_on
@@ -98,7 +98,7 @@ class Rounds:
         self._carry_out_strategies(view, decision)
         self._parts.sinks.publish(RoundEnded(tick, view, decision, signal_state(self._parts.measuring.watch)))
         self._report(view)
-        return RoundEnd(view.measure, decision.is_short)
+        return RoundEnd(view.measured.node, decision.is_short)
 
     def _carry_out_strategies(self, view: NodeView, decision: TickDecision) -> None:
         parts, publish, memory = self._parts, self._parts.sinks.publish, self.evictions.memory
@@ -165,7 +165,7 @@ class Rounds:
         lost = parts.emergency.listed_cgroups(measured, state) if parts.emergency and state else None
         return replace(
             tick,
-            frame=remembering(frame, self.evictions.memory),
+            frame=view.frame,
             guards=self.guards.facts(view, self.evictions.memory),
             evicted=self.evictions.overdue,
             listed_cgroups=lost,

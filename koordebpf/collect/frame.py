@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import ExecutorName, Frame
 
@@ -52,17 +51,4 @@ def in_force(frame: Frame, known: Known) -> Frame:
         nodeResourceTopology=known.topology,
         namespaces=known.namespaces,
         strategyInForce=known.strategy,
-    )
-
-
-def remembering(frame: Frame, memory: DecisionMemory) -> Frame:
-    """Return the frame with what is remembered of earlier evictions."""
-    return replace(
-        frame,
-        pending=memory.pending,
-        refused=memory.refused,
-        lastEvictNs=memory.last.last_ns(for_cpu=False),
-        evictions=memory.budget.recent(frame.measured.now_ns),
-        lastCpuEvictNs=memory.last.last_ns(for_cpu=True),
-        killed=tuple(sorted(memory.killed)),
     )

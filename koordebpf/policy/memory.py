@@ -110,7 +110,7 @@ def settled(memory: DecisionMemory, event: NodeMeasured) -> Settled:
     for pod in view.pods:
         if pod.is_terminating and pod.uid not in listed and pod.uid not in kept and pod.memory:
             entries = _pending(entries, pod.uid, credit_bytes(pod), now_ns)
-    pending = tuple(_judged(entry, now_ns) for entry in still_pending(entries, view.pods, view.strays))
+    pending = tuple(_judged(entry, now_ns) for entry in still_pending(entries, view.pods, view.measured.strays))
     waiting = {entry.uid for entry in pending}
     released = tuple(entry for entry in entries if entry.uid not in waiting)
     late = [each for each in pending if each.failed_ns is not None or now_ns - each.since_ns > event.pending_max_ns]

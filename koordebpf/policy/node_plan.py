@@ -73,7 +73,7 @@ def decide_node(
     settings = TickSettings(eviction=eviction, suppress=suppress, strategies=strategies)
     decisions = decide_strategies(view, states or {}, settings, has_cpu=view.cpu is not None)
     plan = arbitrate(view, eviction, [each for made in decisions.values() for each in made.demands])
-    suppression = explained_suppression(view, suppress, view.suppression or SuppressState())
+    suppression = explained_suppression(view, suppress, view.frame.suppression or SuppressState())
     stalls = stall_evict(view, eviction.stall.full_percent, eviction.stall.seconds, strict=eviction.strict_compat)
     shown = {
         each.name: _other(made, view)

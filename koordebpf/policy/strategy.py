@@ -136,7 +136,7 @@ class Strategy(abc.ABC, Generic[M, S, C]):
 
     def measured_of(self, view: NodeView) -> M | None:
         """Return what was measured for it; None: nothing was."""
-        return view.parts.get(self.part)
+        return view.measured.parts.get(self.part)
 
 
 def off(strategy: Strategy[Any, Any, Any], state: msgspec.Struct) -> Decision[Any]:

@@ -89,12 +89,12 @@ class Recent:
 
     def _take(self, view: NodeView, strategies: Mapping[str, Decision[Any]]) -> None:
         hooked = (each for each in strategies.values() if isinstance(each, HookDecision) and each.skipped is None)
-        hooks, of_hooks = view.parts.get(HOOKS_PART), next(hooked, None)
+        hooks, of_hooks = view.measured.parts.get(HOOKS_PART), next(hooked, None)
         if hooks is not None and of_hooks is not None:
-            self._hooks = hook_view(hooks, view.facts, view.node, view.topology), of_hooks.rules
+            self._hooks = hook_view(hooks, view.facts, view.frame.node, view.frame.nodeResourceTopology), of_hooks.rules
         memory, of_memory = MEMORY_QOS.measured_of(view), strategies.get(MEMORY_QOS.name)
         if memory is not None and isinstance(of_memory, MemoryQosDecision):
-            self._memory = memory_qos_view(memory, view.facts, view.node), of_memory.rules
+            self._memory = memory_qos_view(memory, view.facts, view.frame.node), of_memory.rules
         devices, limits = BLOCK_IO.measured_of(view), strategies.get(BLOCK_IO.name)
         if devices is not None and isinstance(limits, BlockIODecision):
             self._taken.block_io = block_io_view(devices, view.facts), limits

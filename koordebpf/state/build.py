@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, PodDisruptionBudget
+from koordebpf.kube.cache.objects import Namespace, Node
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
@@ -15,123 +15,59 @@ from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.measured import Measured, NodeMeasure, PodMeasure
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods, seconds_of
 from koordebpf.state.pods.requests import BATCH_MEMORY, MID_MEMORY, NATIVE_MEMORY
-from koordebpf.state.suppression import SuppressState
-from koordebpf.state.view import (
-    ExecutorName,
-    Frame,
-    Labels,
-    NodeView,
-    PastEviction,
-    PendingRelease,
-    PodView,
-    RefusedEviction,
-)
+from koordebpf.state.view import Frame, Labels, NodeView, PodView
 from koordebpf.units import format_bytes
 
 _ALIKE_PERCENT = 2  # Why: what a kernel keeps for itself may change a little with its release; a module is more
 
 
-def build_view(
-    *,
-    pods: Sequence[PodFacts],
-    node: Node | None,
-    strategy: ResourceThresholdStrategy | None,
-    measured: Measured,
-    feature_gates: Mapping[str, bool],
-    executor: ExecutorName = "api",
-    pending: Sequence[PendingRelease] = (),
-    refused: Sequence[RefusedEviction] = (),
-    last_evict_ns: int | None = None,
-    topology: NodeResourceTopology | None = None,
-    wall_s: float | None = None,
-    own_pod_uid: str | None = None,
-    evictions: Sequence[PastEviction] = (),
-    pdbs: Sequence[PodDisruptionBudget] | None = None,
-    last_cpu_evict_ns: int | None = None,
-    started_ns: int | None = None,
-    suppression: SuppressState | None = None,
-    namespaces: Iterable[Namespace] = (),
-    strict: bool = False,  # percents are of the Node's capacity, as with `compat: strict`
-) -> NodeView:
-    """Return the node as one value: every pod with what was measured of it, measured or not.
+def view_of_frame(frame: Frame, *, strict: bool = False, facts: Sequence[PodFacts] | None = None) -> NodeView:
+    """Return the view a frame stands for: every pod with what was measured of it, measured or not.
 
-    Raises: ConfigError: a quantity of the Node is none.
+    Args:
+        frame: of one moment.
+        strict: percents are of the Node's capacity, as with `compat: strict`.
+        facts: of the frame's pods where the caller has decoded them already, as an agent does once per change.
+
+    Raises: ConfigError: its NodeSLO, ConfigMap or a quantity in it is unusable.
     Cost:   0.5 µs a pod (measured at 110 and 500).
     """
+    measured, node = frame.measured, frame.node
+    facts = tuple(facts_of_pods(frame.pods) if facts is None else facts)
+    cpu = measured.cpu
     return NodeView(
+        frame=frame,
         now_ns=measured.now_ns,
         capacity_bytes=node_capacity_bytes(node, measured.node, strict=strict),
         used_bytes=measured.node.used_bytes,
-        pods=_pod_views(pods, measured, executor),
-        strategy=strategy,
-        feature_gates=dict(feature_gates),
-        measure=measured.node,
-        executor=executor,
-        pending=tuple(pending),
-        refused=tuple(refused),
-        last_evict_ns=last_evict_ns,
-        strays=measured.strays,
-        allocatable=allocatable_memory(node),
-        ledger=measured.ledger,
-        forecast=measured.node.forecast,
-        cpu=cpu_view(measured.cpu, pods, node, topology) if measured.cpu is not None else None,
-        wall_s=wall_s,
-        own_pod_uid=own_pod_uid,
-        evictions=tuple(evictions),
-        pdbs=None if pdbs is None else tuple(pdbs),
-        last_cpu_evict_ns=last_cpu_evict_ns,
-        started_ns=started_ns,
-        suppression=suppression,
-        namespace_labels=namespace_labels(namespaces),
-        stall_window=measured.stall_window,
-        parts=measured.parts,
-        facts=tuple(pods),
-        node=node,
-        topology=topology,
-    )
-
-
-def view_of_frame(frame: Frame, *, strict: bool = False, facts: Sequence[PodFacts] | None = None) -> NodeView:
-    """Return the view a frame stands for; `strict` as in `build_view`.
-
-    `facts` are those of the frame's pods where the caller has decoded them already, as an agent does once per change.
-
-    Raises: ConfigError: its NodeSLO, ConfigMap or a quantity in it is unusable.
-    """
-    view = build_view(
-        pods=facts_of_pods(frame.pods) if facts is None else facts,
-        node=frame.node,
+        pods=_pod_views(facts, measured, frame.executor),
         strategy=strategy_of_frame(frame),
-        measured=frame.measured,
         feature_gates=frame.featureGates,
-        executor=frame.executor,
-        pending=frame.pending,
-        refused=frame.refused,
-        last_evict_ns=frame.lastEvictNs,
-        topology=frame.nodeResourceTopology,
+        facts=facts,
+        allocatable=allocatable_memory(node),
+        forecast=measured.node.forecast,
         wall_s=None if frame.time is None else seconds_of(frame.time, "time"),
-        own_pod_uid=frame.ownPodUid,
-        evictions=frame.evictions,
-        pdbs=frame.podDisruptionBudgets,
-        last_cpu_evict_ns=frame.lastCpuEvictNs,
-        started_ns=frame.startedNs,
-        suppression=frame.suppression,
-        namespaces=frame.namespaces,
-        strict=strict,
+        cpu=cpu_view(cpu, facts, node, frame.nodeResourceTopology) if cpu is not None else None,
+        namespace_labels=namespace_labels(frame.namespaces),
+        killed=frozenset(frame.killed),
     )
-    return msgspec.structs.replace(view, killed=frozenset(frame.killed)) if frame.killed else view
 
 
 def with_memory(view: NodeView, memory: DecisionMemory) -> NodeView:
     """Return the view with another memory of evictions."""
+    return msgspec.structs.replace(view, frame=remembering(view.frame, memory), killed=memory.killed)
+
+
+def remembering(frame: Frame, memory: DecisionMemory) -> Frame:
+    """Return the frame with what is remembered of earlier evictions."""
     return msgspec.structs.replace(
-        view,
+        frame,
         pending=memory.pending,
         refused=memory.refused,
-        last_evict_ns=memory.last.last_ns(for_cpu=False),
-        evictions=memory.budget.recent(view.now_ns),
-        last_cpu_evict_ns=memory.last.last_ns(for_cpu=True),
-        killed=memory.killed,
+        lastEvictNs=memory.last.last_ns(for_cpu=False),
+        evictions=memory.budget.recent(frame.measured.now_ns),
+        lastCpuEvictNs=memory.last.last_ns(for_cpu=True),
+        killed=tuple(sorted(memory.killed)),
     )
 
 

@@ -15,21 +15,17 @@ from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, 
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuView
 from koordebpf.state.measured import (
-    LedgerView,
     Measured,
     MemoryParts,
     NodeForecast,
-    NodeMeasure,
     NotNegative,
     StallParts,
     StallShares,
-    StrayMeasure,
     TimeTo,
     known_bytes,
 )
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.terms import PodTerms
-from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.suppression import SuppressState
 from koordebpf.units import NS_PER_S
 
@@ -156,39 +152,40 @@ class PodView(msgspec.Struct, frozen=True):
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """The node at `now_ns`."""
+    """A frame as decisions read it: pods joined with what was measured of them, objects merged and checked.
 
+    What the frame has as it is needed is read from `frame`. The other fields are worked out from it, or are such as a
+    decision may suppose otherwise: how much is used, when it is, which gates are on.
+
+    `facts`        of all pods, also of those that `pods` leaves out.
+    `strategy`     merged and validated; None: not reported yet.
+    `used_bytes`   None: not known.
+    `allocatable`  node.status.allocatable, memory resources in bytes; None: no Node is known.
+    `wall_s`       seconds since the epoch at `now_ns`.
+    `namespace_labels`  of each namespace of which they are known.
+    `woken_by`     in words, where a burst has started this round before its time.
+    """
+
+    frame: Frame
     now_ns: int
     capacity_bytes: int
-    used_bytes: int | None  # None: not known
+    used_bytes: int | None
     pods: tuple[PodView, ...]
-    strategy: ResourceThresholdStrategy | None  # merged and validated; None: not reported yet
+    strategy: ResourceThresholdStrategy | None
     feature_gates: dict[str, bool]
-    measure: NodeMeasure
-    executor: ExecutorName = "api"
-    pending: tuple[PendingRelease, ...] = ()
-    refused: tuple[RefusedEviction, ...] = ()
-    last_evict_ns: int | None = None  # by a feature that judges memory
-    strays: tuple[StrayMeasure, ...] = ()
-    allocatable: dict[str, int] | None = None  # node.status.allocatable, memory resources in bytes; None: no Node known
-    ledger: LedgerView | None = None
+    facts: tuple[PodFacts, ...] = ()
+    allocatable: dict[str, int] | None = None
     forecast: NodeForecast | None = None
-    wall_s: float | None = None  # seconds since the epoch at `now_ns`
-    own_pod_uid: str | None = None
-    evictions: tuple[PastEviction, ...] = ()  # of the last minute
-    pdbs: tuple[PodDisruptionBudget, ...] | None = None  # None: nothing is known of them
+    wall_s: float | None = None
     cpu: CpuView | None = None  # None: not measured
-    last_cpu_evict_ns: int | None = None  # by one that judges CPU
-    started_ns: int | None = None  # when the agent started; None: not known
-    suppression: SuppressState | None = None  # as remembered; None: nothing is
-    namespace_labels: Mapping[str, Labels] = {}  # of each namespace of which they are known
-    stall_window: tuple[StallSample, ...] = ()  # as Measured has it
-    woken_by: str | None = None  # in words, where a burst has started this round before its time
+    namespace_labels: Mapping[str, Labels] = {}
     killed: frozenset[str] = frozenset()  # as Frame has it
-    parts: Mapping[str, Any] = {}  # as Measured has it
-    facts: tuple[PodFacts, ...] = ()  # of all pods, also of those that `pods` leaves out
-    node: Node | None = None
-    topology: NodeResourceTopology | None = None
+    woken_by: str | None = None
+
+    @property
+    def measured(self) -> Measured:
+        """What was measured."""
+        return self.frame.measured
 
     @property
     def known_used_bytes(self) -> int:

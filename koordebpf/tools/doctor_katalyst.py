@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.katalyst.open import open_rootfs
+from koordebpf.collect.frame import frame_of
 from koordebpf.collect.katalyst.cnr import links_of
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.katalyst.rootfs import RootfsCollector
@@ -32,9 +33,10 @@ from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategies import settings_of
 from koordebpf.printable import printable
+from koordebpf.state.build import view_of_frame
 from koordebpf.state.katalyst.cnr import cnr_of
 from koordebpf.state.katalyst.measured import Cnr, ImageFs, KatalystMeasured
-from koordebpf.state.view import NodeView
+from koordebpf.state.measured import Measured
 
 _DISK_S, _LOOK_S = 2.0, 0.02
 _SUFFIX = "-eviction-plugin"
@@ -64,7 +66,9 @@ def katalyst_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) ->
     cnr, of_cnr = _cnr(config)
     links = links_of(cnr) if cnr is not None else {}
     measured = replace(measured, cnr=cnr, links=links, image_fs=image_fs)
-    view = NodeView(time.monotonic_ns(), node.total_bytes, node.used_bytes, (), None, {GATE: True}, node)
+    now_ns = time.monotonic_ns()
+    frame = frame_of(None, Measured(now_ns, now_ns, node), feature_gates={GATE: True}, executor="api")
+    view = view_of_frame(replace(frame, strategyInForce=None))
     return (
         of_cnr,
         *_plugins(Seen(view, measured, (), ()), settings),

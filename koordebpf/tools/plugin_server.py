@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.frame import frame_of
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.memory.collector import MemoryCollector
@@ -56,7 +57,7 @@ from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.strategies import settings_of
 from koordebpf.printable import printable
 from koordebpf.slo.katalyst.qos import Selectors, qos_level
-from koordebpf.state.build import build_view
+from koordebpf.state.build import view_of_frame
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
@@ -258,9 +259,8 @@ class ServedNode(Closing):
                 log.warning("%s", problem)
             self._problems = frozenset(cluster.problems)
         measured = self._history.measure(now_ns, known)
-        view = build_view(
-            pods=known.facts, node=None, strategy=STALL_STRATEGY, measured=measured, feature_gates=STALL_GATES
-        )
+        frame = frame_of(None, measured, feature_gates=STALL_GATES, executor="api")
+        view = view_of_frame(replace(frame, strategyInForce=STALL_STRATEGY), facts=known.facts)
         of_machine = self._katalyst.measure(measured.node, is_round=False)
         active = katalyst_pods(view.pods, settings.qos.by_level())
         self._seen = Seen(view, of_machine, active, candidates(active, settings.skip))

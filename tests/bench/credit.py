@@ -12,12 +12,12 @@ from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.state.build import build_view
 from koordebpf.state.pods.facts import facts_of_pods
 from tests.bench.figure import between
 from tests.bench.report import Report
 from tests.support.loads.workloads import Holder
 from tests.support.nodes import MIB, NodeCgroup
+from tests.support.values.builders import view_of_measured
 
 _HELD_MIB = 256
 _KINDS = {
@@ -69,7 +69,7 @@ def _ratio(node: NodeCgroup, container: Path, kind: str) -> float:
         try:
             pods = facts_of_pods(watch.source.state().pods)
             measured = collector.everything({}, (), None)
-            view = build_view(pods=pods, node=None, strategy=None, measured=measured, feature_gates={})
+            view = view_of_measured(measured, pods)
             before = _settled(files)
         finally:
             holder.stop()

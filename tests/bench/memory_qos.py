@@ -15,7 +15,6 @@ from koordebpf.policy.memory_qos.settings import MemoryQosSettings
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import Empty
-from koordebpf.state.build import build_view
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured
@@ -24,6 +23,7 @@ from koordebpf.units import NS_PER_S
 from tests.bench.figure import figure
 from tests.bench.report import Report
 from tests.support.values import memory_qos as values
+from tests.support.values.builders import view_of_measured
 from tests.support.values.hooks import batch_pod_object
 from tests.support.values.memory_qos import GIB, V2, memory
 
@@ -71,7 +71,7 @@ class _Node:
         node = NodeMeasure(scope="machine", total_bytes=64 * GIB, used_bytes=GIB)
         now_ns = self.now_s * NS_PER_S
         given = Measured(now_ns=now_ns, since_ns=now_ns, node=node)
-        view = build_view(pods=self.facts, node=None, strategy=None, measured=given, feature_gates={})
+        view = view_of_measured(given, self.facts)
         started_ns = time.perf_counter_ns()
         made = MEMORY_QOS.decide(view, measured, Empty(), MemoryQosSettings())
         writes = self._apply(made) if made.skipped is None else 0

@@ -12,9 +12,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.frame import frame_of, in_force
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
-from koordebpf.state.build import build_view
+from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Measured, NodeMeasure
 from tests.bench.api_server import NODE, SENT_LABEL, ApiServer, api_pod
 from tests.bench.figure import at_most, figure
@@ -40,7 +41,7 @@ def pod_events(report: Report) -> None:
             asking.start()
             samples = _latencies(source, woken, changes)
             asking.join()
-            method = f"the server's send → build_view() with it, {PODS} pods of 3 kB, by the agent's own source"
+            method = f"the server's send → view_of_frame() with it, {PODS} pods of 3 kB, by the agent's own source"
             report.add(figure("pod event → view updated", "ms", samples, method, reach_p99=5))
             version, paces = source.state().version, ((0, "all at once"), (0.005, "one at a time"))
             spent_us = [
@@ -67,9 +68,8 @@ def _latencies(source: ApiSource, woken: threading.Event, count: int) -> list[fl
             raise RuntimeError(f"{len(samples)} of {count} changes came")
         woken.clear()
         known.learn(source.state())
-        view = build_view(
-            pods=known.facts, node=known.node, strategy=known.strategy, measured=_MEASURED, feature_gates={}
-        )
+        made = frame_of(source.state(), _MEASURED, feature_gates={}, executor="api")
+        view = view_of_frame(in_force(made, known), facts=known.facts)
         now_ns = time.monotonic_ns()
         sent = sorted(
             label for each in known.facts if (label := (each.pod.metadata.labels or {}).get(SENT_LABEL, "")) > seen

@@ -15,6 +15,7 @@ from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import open_sinks
 from koordebpf.agent.tick import Agent
 from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.frame import frame_of, in_force
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
@@ -28,7 +29,7 @@ from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
-from koordebpf.state.build import build_view
+from koordebpf.state.build import view_of_frame
 from koordebpf.state.stalls.sums import ScanSums
 from koordebpf.state.view import NodeView
 from koordebpf.store.open_plans import OpenPlans
@@ -90,14 +91,8 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
             watch.signals.scan().release()
 
         def view() -> NodeView:
-            return build_view(
-                pods=known.facts,
-                node=known.node,
-                strategy=known.strategy,
-                measured=measured,
-                feature_gates=FEATURE_GATES,
-                executor="cgroup",
-            )
+            made = frame_of(known.reported, measured, feature_gates=FEATURE_GATES, executor="cgroup")
+            return view_of_frame(in_force(made, known), facts=known.facts)
 
         built = view()
         settings = EvictSettings(cool_time_ns=0)

@@ -15,7 +15,6 @@ from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.state.build import build_view
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.series.node import node_series
 from koordebpf.state.suppression import SuppressState
@@ -23,6 +22,7 @@ from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 from tests.host.rigs.cgroups import CpuNode
 from tests.support.patience import patience
+from tests.support.values.builders import view_of_measured
 
 BY_QUOTA = ResourceThresholdStrategy(enable=True, cpuSuppressThresholdPercent=65, cpuSuppressPolicy="cfsQuota")
 
@@ -60,7 +60,7 @@ class SuppressionLoop:
             node=NodeMeasure("cgroup", 1, 0),
             cpu=self.collector.collect(now_ns, self.series, each_pod=self.each_pod),
         )
-        return build_view(pods=(), node=None, strategy=strategy, measured=measured, feature_gates={})
+        return view_of_measured(measured, strategy=strategy)
 
     def round(self, strategy: ResourceThresholdStrategy) -> SuppressPlan:
         plan = plan_suppress(self.view(strategy), self.state, self.settings)

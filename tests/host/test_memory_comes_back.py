@@ -16,13 +16,13 @@ from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.state.build import build_view
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.view import ExecutorName
 from tests.conftest import OTHER_MACHINE
 from tests.support.loads.workloads import Holder
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience
+from tests.support.values.builders import view_of_measured
 
 pytestmark = pytest.mark.usefixtures("require_root")
 
@@ -55,7 +55,7 @@ class Watched:
         pods = facts_of_pods(self._watch.source.state().pods)
         tmpfs = [each.uid for each in pods if each.keeps_tmpfs(executor)]
         measured = self._collector.everything({}, tmpfs, None)
-        view = build_view(pods=pods, node=None, strategy=None, measured=measured, feature_gates={}, executor=executor)
+        view = view_of_measured(measured, pods, executor=executor)
         (pod,) = view.pods
         return credit_bytes(pod)
 

@@ -17,7 +17,6 @@ from koordebpf.policy.memory_qos.settings import MemoryQosSettings
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import Empty
-from koordebpf.state.build import build_view
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured
@@ -27,6 +26,7 @@ from tests.bench.report import pair_count
 from tests.conftest import OTHER_MACHINE
 from tests.host.paging_probe import Paging, paging, working_set
 from tests.support.nodes import NodeCgroup
+from tests.support.values.builders import view_of_measured
 from tests.support.values.hooks import batch_pod_object
 from tests.support.values.memory_qos import GIB, V2, memory, memory_qos
 
@@ -75,9 +75,7 @@ class Node:
         )
         measure = NodeMeasure(scope="cgroup", total_bytes=NODE_BYTES, used_bytes=0)
         given = Measured(now_ns=1, since_ns=1, node=measure)
-        view = build_view(
-            pods=[pod_facts(each) for each in made], node=None, strategy=None, measured=given, feature_gates={}
-        )
+        view = view_of_measured(given, [pod_facts(each) for each in made])
         self._decided = MEMORY_QOS.decide(view, measured, Empty(), MemoryQosSettings())
         self._writer = CgroupWriter(Places(mounts), journal, enforce=True)
         self._now_ns = 1

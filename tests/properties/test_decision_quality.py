@@ -330,7 +330,7 @@ def test_the_ladder_climbs_in_order_and_leaves_nothing_behind(recorded, chosen, 
         assert set(held) <= {Rung.BRAKE, Rung.FREEZE}
         # What was in force still is, or is undone now.
         assert set(before.in_force) <= set(state.in_force) | set(step.undo)
-    calm = replace(view_of_frame(recorded), used_bytes=0, pods=(), ledger=None, forecast=None)
+    calm = replace(view_of_frame(recorded), used_bytes=0, pods=(), forecast=None)
     for seconds in (0, 31):
         now_ns += seconds * NS_PER_S
         calm = replace(calm, now_ns=now_ns)

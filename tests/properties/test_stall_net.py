@@ -12,7 +12,7 @@ from koordebpf.state.measured import StallParts
 from koordebpf.state.stalls.full_window import StalledPod, extended, full_stall_bounds, stall_sample
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.support.values.builders import NOW_NS, frame, ls_pod
+from tests.support.values.builders import NOW_NS, frame, ls_pod, supposed
 
 NS = st.integers(0, 20 * NS_PER_S)
 PARTS = st.builds(
@@ -67,7 +67,8 @@ def test_it_fires_exactly_if_every_sample_of_its_time_is_above(steps, percent, s
         at_ns += step * NS_PER_MS if index else 0
         samples.append(StallSample(at_ns, ratio, ratio, "web/web", "web/web"))
     evicted_ns = None if evicted_s is None else NOW_NS - evicted_s * NS_PER_S
-    verdict = stall_evict(replace(VIEW, stall_window=tuple(samples), last_evict_ns=evicted_ns), percent, seconds)
+    measured = replace(VIEW.measured, stall_window=tuple(samples))
+    verdict = stall_evict(supposed(VIEW, measured=measured, lastEvictNs=evicted_ns), percent, seconds)
     since = [each for each in samples if evicted_ns is None or each.at_ns > evicted_ns]
     fires = any(
         NOW_NS - since[first].at_ns >= seconds * NS_PER_S

@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 from koordebpf.policy.detect.be_memory_evict import FEATURE, be_memory_evict
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.state.measured import NodeMeasure
+from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.view import NodeView
+from tests.support.values.builders import view_of_measured
 
 CAPACITY = st.integers(1, 1 << 50)
 
 
 def _view(used: int, capacity: int, strategy: ResourceThresholdStrategy) -> NodeView:
     measure = NodeMeasure(scope="machine", total_bytes=capacity, used_bytes=used)
-    return NodeView(0, capacity, used, (), strategy, {FEATURE: True}, measure)
+    return view_of_measured(Measured(0, 0, measure), strategy=strategy, gates={FEATURE: True})
 
 
 @st.composite

@@ -14,7 +14,7 @@ from koordebpf.state.view import PastEviction
 from koordebpf.store.v1.decode import decode_plan
 from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import NOW_NS, in_flight, names, pod, why_not
+from tests.support.values.builders import NOW_NS, in_flight, names, pod, supposed, why_not
 from tests.support.values.cpu_nodes import be_tree, node
 
 BATCH, MID = "kubernetes.io/batch-cpu", "kubernetes.io/mid-cpu"
@@ -169,25 +169,25 @@ class TestBestEffortSatisfaction:
         assert self.round(pods=pods, average=average).balance.need == 6000
 
     def test_the_cool_down_runs_to_its_end(self):
-        view = replace(self.view(), last_evict_ns=NOW_NS - 19 * NS_PER_S)
+        view = supposed(self.view(), lastEvictNs=NOW_NS - 19 * NS_PER_S)
         assert feature(view, "BECPUEvict").reason == "the last eviction was less than 20 s ago"
-        assert names(feature(replace(view, last_evict_ns=NOW_NS - 20 * NS_PER_S), "BECPUEvict")) == ["busy"]
+        assert names(feature(supposed(view, lastEvictNs=NOW_NS - 20 * NS_PER_S), "BECPUEvict")) == ["busy"]
 
     def test_an_eviction_by_the_agent_before_counts_for_the_cool_down(self):
         gone = (PastEviction(NOW_NS - 19 * NS_PER_S, "uid-gone", "spark"),)
-        view = replace(self.view(), evictions=gone, started_ns=NOW_NS - 9 * NS_PER_S)
+        view = supposed(self.view(), evictions=gone, startedNs=NOW_NS - 9 * NS_PER_S)
         assert feature(view, "BECPUEvict").reason == "the last eviction was less than 20 s ago"
-        view = replace(view, last_evict_ns=NOW_NS - 30 * NS_PER_S)
+        view = supposed(view, lastEvictNs=NOW_NS - 30 * NS_PER_S)
         assert names(feature(view, "BECPUEvict")) == []
         gone = (PastEviction(NOW_NS - 20 * NS_PER_S, "uid-gone", "spark"),)
-        assert names(feature(replace(view, evictions=gone), "BECPUEvict")) == ["busy"]
+        assert names(feature(supposed(view, evictions=gone), "BECPUEvict")) == ["busy"]
         # Of its own it knows which of them did not go after all.
-        own = replace(self.view(), evictions=(PastEviction(NOW_NS - NS_PER_S, "uid-stays", "spark"),), started_ns=1)
+        own = supposed(self.view(), evictions=(PastEviction(NOW_NS - NS_PER_S, "uid-stays", "spark"),), startedNs=1)
         assert names(feature(own, "BECPUEvict")) == ["busy"]
 
     def test_a_pod_that_was_evicted_is_not_evicted_again(self):
         busy = pod("busy", priority=5500, requests={BATCH: "6000"})
-        view = replace(self.view(), pending=(in_flight(busy, credit=1, seconds_ago=5),))
+        view = supposed(self.view(), pending=(in_flight(busy, credit=1, seconds_ago=5),))
         assert names(feature(view, "BECPUEvict")) == []
 
     def test_others_stay_and_hear_why(self):

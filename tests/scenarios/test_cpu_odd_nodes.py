@@ -13,7 +13,7 @@ from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.cpu.measured import Cpu, CpuManager, CpuTopology
 from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import NOW_NS, ls_pod, pod
+from tests.support.values.builders import NOW_NS, ls_pod, pod, supposed
 from tests.support.values.cpu_nodes import (
     BE_ROOT,
     POD_ALLOCATIONS,
@@ -155,7 +155,7 @@ class TestNoRules:
         left = adopted(KeptSuppression(USING, 0.0), 1.0, 300)
         for second, state, is_over in ((299, left, False), (300, left, True), (300, SuppressState(), False)):
             view = node(be_now=range(2), quota_us=5000)
-            view = replace(view, strategy=None, started_ns=view.now_ns - second * NS_PER_S)
+            view = supposed(view, strategy=None, startedNs=view.now_ns - second * NS_PER_S)
             plan = plan_suppress(view, state, SuppressSettings(keep_s=300))
             assert wanted(plan, CPUS).get(BE_ROOT) == (frozenset(range(8)) if is_over else None)
             # what others have set is theirs, without an agent that ever limited a pod

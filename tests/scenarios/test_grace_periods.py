@@ -14,7 +14,17 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.units import MIB, NS_PER_S
-from tests.support.values.builders import NOW_NS, PodAndMeasure, feature_of, frame, in_flight, names, plan_of, pod
+from tests.support.values.builders import (
+    NOW_NS,
+    PodAndMeasure,
+    feature_of,
+    frame,
+    in_flight,
+    names,
+    plan_of,
+    pod,
+    supposed,
+)
 
 DAY_S = 86400
 SETTINGS = EvictSettings()
@@ -100,7 +110,7 @@ class Late:
         self.hog = hog(grace_s)
         recorded = frame([self.hog, *others()], used=used)
         sent_ns = NOW_NS - int(seconds_ago * NS_PER_S)
-        self.view: NodeView = replace(
+        self.view: NodeView = supposed(
             view_of_frame(recorded), pending=(in_flight(self.hog, credit=400, seconds_ago=seconds_ago),)
         )
         first = decide(view_of_frame(frame([self.hog, *others()], used=900)), SETTINGS)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.collect.frame import remembering
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, OutcomeArrived, after
 from koordebpf.policy.plan import Candidate, FeaturePlan
-from koordebpf.state.build import view_of_frame, with_memory
+from koordebpf.state.build import remembering, view_of_frame, with_memory
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S
-from tests.support.values.builders import NOW_NS, frame, in_flight, names, plan_of, pod, why_not
+from tests.support.values.builders import NOW_NS, frame, in_flight, names, plan_of, pod, supposed, why_not
 from tests.support.values.cpu_nodes import node
 
 BATCH, ENABLED = "kubernetes.io/batch-cpu", {"koordinator.sh/eviction-enabled": "true"}
@@ -172,7 +171,7 @@ def test_it_counts_longer_than_a_release_is_waited_for() -> None:
     view = node(
         cpus=10, pods=[low], allocatable={BATCH: "2000"}, gates={"CPUAllocatableEvict": True}, executor="cgroup"
     )
-    killed = decide(replace(view, pending=(stays,), killed=frozenset({"uid-spark-low"}))).features[-1]
+    killed = decide(supposed(view, pending=(stays,), killed=frozenset({"uid-spark-low"}))).features[-1]
     assert (killed.balance.pending, names(killed)) == (5000, [])
 
 

@@ -15,7 +15,7 @@ from koordebpf.state.amount import CPU
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import feature_of, frame, names, pod, why_not
+from tests.support.values.builders import feature_of, frame, names, pod, supposed, why_not
 from tests.support.values.cpu_nodes import node
 
 OURS, STRICT = EvictSettings(), agent_config({"compat": "strict"}).eviction
@@ -134,10 +134,10 @@ def test_no_pod_is_spared_again_for_cpu_once_the_order_has_come_to_it() -> None:
 def test_no_pod_is_evicted_for_cpu_soon_after_a_start() -> None:
     view = by_usage([pod("a", labels=ENABLED)], 81_000, {"uid-spark-a": 4000})
     for seconds, expected in ((19, []), (20, ["a"])):
-        started = replace(view, started_ns=view.now_ns - seconds * NS_PER_S)
+        started = supposed(view, startedNs=view.now_ns - seconds * NS_PER_S)
         ours, strict = both(started, "CPUEvict")
         assert (names(ours), names(strict)) == (["a"], expected)
-    _, strict = both(replace(view, started_ns=view.now_ns), "CPUEvict")
+    _, strict = both(supposed(view, startedNs=view.now_ns), "CPUEvict")
     assert strict.reason == "the agent started less than 20 s ago"
     # Evictions for memory do not wait for it, nor does a frame without a start.
     _, unknown = both(view, "CPUEvict")
@@ -151,13 +151,10 @@ def test_memory_and_cpu_have_each_their_own_cool_down() -> None:
     memory = frame([pod("a", anon=50), pod("gone", anon=50, priority=1)], used=860)
     a_second_ago = memory.measured.now_ns - NS_PER_S
     memory = replace(memory, pending=(PendingRelease("uid-spark-gone", a_second_ago, 1),))  # holds its memory yet
-    for field, frame_field, waits in (
-        ("last_evict_ns", "lastEvictNs", ([], ["a"])),
-        ("last_cpu_evict_ns", "lastCpuEvictNs", (["a"], [])),
-    ):
-        ours, strict = both(replace(cpu, **{field: cpu.now_ns - NS_PER_S}), "CPUEvict")
+    for field, waits in (("lastEvictNs", ([], ["a"])), ("lastCpuEvictNs", (["a"], []))):
+        ours, strict = both(supposed(cpu, **{field: cpu.now_ns - NS_PER_S}), "CPUEvict")
         assert (names(ours), names(strict)) == ([], waits[1])
-        after = replace(memory, **{frame_field: a_second_ago})
+        after = replace(memory, **{field: a_second_ago})
         assert (names(feature_of(after, OURS)), names(feature_of(after, STRICT))) == ([], waits[0])
 
 

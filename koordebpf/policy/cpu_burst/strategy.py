@@ -72,7 +72,7 @@ class CpuBurst(Strategy[BurstMeasured, BurstState, BurstSettings]):
         strategy = measured.strategy
         if strategy is None:
             return BurstDecision(state=BurstState(), reason="CPU burst: there is no NodeSLO")
-        burst = burst_view(measured, view.facts, view.node)
+        burst = burst_view(measured, view.facts, view.frame.node)
         node, percent = node_state(burst)
         ratio = normalization_ratio(burst.annotations, []) if view.feature_gates.get(CPU_NORMALIZATION) else None
         now = Round(view.now_ns, node, measured.cpus, settings, ratio)

@@ -77,7 +77,7 @@ def stall_evict(view: NodeView, full_percent: int, seconds: int, *, strict: bool
 
 # None: nothing recent is known.
 def _evidence(view: NodeView, threshold: float, seconds: int) -> StallEvidence | None:
-    samples = view.stall_window
+    samples = view.measured.stall_window
     if not samples or view.now_ns - samples[-1].at_ns > _GAP_NS:
         return None
     newest = samples[-1]
@@ -85,7 +85,7 @@ def _evidence(view: NodeView, threshold: float, seconds: int) -> StallEvidence |
         ratio=newest.ratio,
         at_most_ratio=newest.at_most_ratio,
         threshold_ratio=threshold,
-        above_s=_above_s(samples, threshold, view.last_evict_ns),
+        above_s=_above_s(samples, threshold, view.frame.lastEvictNs),
         wanted_s=seconds,
         pod=newest.pod,
         at_most_pod=newest.at_most_pod,

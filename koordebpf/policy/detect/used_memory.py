@@ -79,7 +79,7 @@ def used_memory(
 # When the threshold will be crossed, if that is sooner than the action takes; None without growth.
 def _ahead(view: NodeView, ahead_ns: int) -> TimeTo | None:
     found = view.forecast.threshold if view.forecast else None
-    growth = view.measure.growth_bytes_per_s
+    growth = view.measured.node.growth_bytes_per_s
     if found is None or found.high_ns is None or found.high_ns >= ahead_ns or (growth is not None and growth <= 0):
         return None
     return found

@@ -21,13 +21,13 @@ class Allowance:
     def __init__(self, view: NodeView, settings: EvictSettings) -> None:
         self._per_workload = settings.evictions_per_workload
         self._per_namespace = settings.evictions_per_namespace
-        recent = [each for each in view.evictions if view.now_ns - each.at_ns < MINUTE_NS]
+        recent = [each for each in view.frame.evictions if view.now_ns - each.at_ns < MINUTE_NS]
         # Plain dicts: a Counter looks a missing key up by a call.
         self._gone_of_workload = dict(Counter(each.workload for each in recent))
         self._gone_of_namespace = dict(Counter(each.namespace for each in recent))
         self._honours = functools.partial(is_honoured, settings.exemptions.budgets, view=view)
-        self._obeys_pdbs = settings.obey_pdbs and view.executor == "api"
-        self._disruptions = Disruptions(view.pdbs)
+        self._obeys_pdbs = settings.obey_pdbs and view.frame.executor == "api"
+        self._disruptions = Disruptions(view.frame.podDisruptionBudgets)
         self._allowed = dict(self._disruptions.allowed)
         self._pods = {pod.uid: pod for pod in view.pods} if self._disruptions.is_known else {}
 

@@ -113,7 +113,7 @@ def _rank_by_usage(current: Round) -> Ranking:
 # To evict a pod that is charged with less than half of the largest cause would not end the stalls.
 def _rank_aggressors(current: Round) -> Ranking:
     pods, excluded = candidates_of(current, stall_evict.FEATURE)
-    largest_ns, caused = largest_cause_ns(current.view.ledger, current.view.pods), current.caused or {}
+    largest_ns, caused = largest_cause_ns(current.view.measured.ledger, current.view.pods), current.caused or {}
     least_ns = max(current.settings.aggressor_min_ns, largest_ns // 2, 1)
     why = f"less than {format_ns(least_ns)} of the stalls of latency-sensitive pods are on its account"
     found = [pod for pod in pods if caused.get(pod.uid, 0) >= least_ns]
@@ -141,7 +141,7 @@ def _in_order(
         current.reliefs,
         caused,
         as_koordinator=settings.strict_compat,
-        disruption=None if view.pdbs is None else ALLOWED,
+        disruption=None if view.frame.podDisruptionBudgets is None else ALLOWED,
     )
 
 

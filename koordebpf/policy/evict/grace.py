@@ -17,7 +17,7 @@ def capped_grace_s(pod: PodView, view: NodeView, settings: EvictSettings) -> int
     cap_s = settings.max_grace_seconds
     if not is_honoured(settings.exemptions.grace_periods, pod.namespace, view):
         cap_s = _HARD_S
-    if cap_s is None or view.executor != "api":
+    if cap_s is None or view.frame.executor != "api":
         return None
     return cap_s if own_grace_s(pod) > cap_s else None
 
@@ -37,6 +37,6 @@ def may_be_hurried(pod: PodView, view: NodeView, settings: EvictSettings) -> boo
     """
     is_late = any(
         entry.uid == pod.uid and entry.failed_ns is None and view.now_ns - entry.since_ns > settings.pending_max_ns
-        for entry in view.pending
+        for entry in view.frame.pending
     )
     return is_late and capped_grace_s(pod, view, settings) is not None

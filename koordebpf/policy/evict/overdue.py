@@ -59,7 +59,7 @@ class EvictedPods(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def still_pending(self, view: NodeView) -> EvictedPods:
         """Return it without those whose memory is back."""
-        pending = {entry.uid for entry in view.pending}
+        pending = {entry.uid for entry in view.frame.pending}
         left = tuple(each for each in self.pods if each.victim.candidate.uid in pending)
         return self if len(left) == len(self.pods) else EvictedPods(left)
 
@@ -80,7 +80,7 @@ def overdue_plan(
         return None
     if not any(USED in feature.verdict.amounts for feature in plan.features):
         return None
-    pending = {entry.uid: entry for entry in view.pending}
+    pending = {entry.uid: entry for entry in view.frame.pending}
 
     def is_over(each: EvictedPod, entry: PendingRelease) -> bool:
         has_ns = max(kill_after_ns, min(each.grace_s * NS_PER_S, pending_max_ns))

@@ -51,7 +51,7 @@ def leaving_pods(view: NodeView, settings: EvictSettings, killed: Collection[str
     A pod that was evicted or deleted longer ago than `pending_max_ns`, or whose eviction brought nothing, is not; one
     of the `killed` is for as long as its object is there.
     """
-    is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.pending}
+    is_awaited = {entry.uid: _is_awaited(entry, view, settings) for entry in view.frame.pending}
 
     def is_leaving(pod: PodView) -> bool:
         if pod.uid in killed:
@@ -90,7 +90,7 @@ def pending_credit(
     if used is None or stray_credit is None:
         return sums, tuple(names)
     awaited = pending_uids(view, settings)
-    for stray in view.strays:
+    for stray in view.measured.strays:
         if stray.uid is not None and stray.uid in awaited and (amount := stray_credit(stray)):
             names.append(f"pod {stray.uid}")
             sums[used] += amount
@@ -99,7 +99,7 @@ def pending_credit(
 
 def pending_uids(view: NodeView, settings: EvictSettings) -> frozenset[str]:
     """Return evicted pods that are still counted on; one that took too long may be evicted again."""
-    return frozenset(entry.uid for entry in view.pending if _is_awaited(entry, view, settings))
+    return frozenset(entry.uid for entry in view.frame.pending if _is_awaited(entry, view, settings))
 
 
 def unanswered(view: NodeView, settings: EvictSettings) -> tuple[PodView, ...]:
@@ -109,7 +109,7 @@ def unanswered(view: NodeView, settings: EvictSettings) -> tuple[PodView, ...]:
     """
     asked = {
         each.uid
-        for each in view.refused
+        for each in view.frame.refused
         if each.unanswered_ns is not None and view.now_ns - each.unanswered_ns <= settings.pending_max_ns
     }
     return tuple([pod for pod in view.pods if pod.uid in asked]) if asked else ()
@@ -120,7 +120,7 @@ def fruitless(view: NodeView, settings: EvictSettings) -> dict[str, str]:
     return {
         entry.uid: f"its eviction brought nothing: {entry.why}; it is passed over for"
         f" {format_ns(settings.pending_max_ns)}"
-        for entry in view.pending
+        for entry in view.frame.pending
         if entry.failed_ns is not None and view.now_ns - entry.failed_ns <= settings.pending_max_ns
     }
 
@@ -143,11 +143,11 @@ def is_cooling(view: NodeView, settings: EvictSettings) -> bool:
     It ends early once what was evicted has released its memory. With `strict_compat` it does not, and only an
     eviction for memory begins it.
     """
-    last_ns = view.last_evict_ns if settings.strict_compat else _last_ns(view)
+    last_ns = view.frame.lastEvictNs if settings.strict_compat else _last_ns(view)
     if last_ns is None or view.now_ns >= last_ns + settings.cool_time_ns:
         return False
-    awaited = [entry for entry in view.pending if entry.failed_ns is None]
-    return settings.strict_compat or bool(still_pending(awaited, view.pods, view.strays))
+    awaited = [entry for entry in view.frame.pending if entry.failed_ns is None]
+    return settings.strict_compat or bool(still_pending(awaited, view.pods, view.measured.strays))
 
 
 def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:
@@ -156,16 +156,16 @@ def is_cooling_cpu(view: NodeView, settings: EvictSettings) -> bool:
     An eviction by the agent before this one counts: it is in the minute's budget. With `strict_compat` only an eviction
     for CPU begins it.
     """
-    last_ns = view.last_cpu_evict_ns
+    last_ns = view.frame.lastCpuEvictNs
     if not settings.strict_compat:
-        started_ns = view.started_ns or 0
-        before = [each.at_ns for each in view.evictions if each.at_ns < started_ns]
+        started_ns = view.frame.startedNs or 0
+        before = [each.at_ns for each in view.frame.evictions if each.at_ns < started_ns]
         last_ns = max((*before, *([] if (own := _last_ns(view)) is None else [own])), default=None)
     return last_ns is not None and view.now_ns < last_ns + settings.cpu_cool_time_ns
 
 
 def _last_ns(view: NodeView) -> int | None:
-    return max((each for each in (view.last_evict_ns, view.last_cpu_evict_ns) if each is not None), default=None)
+    return max((each for each in (view.frame.lastEvictNs, view.frame.lastCpuEvictNs) if each is not None), default=None)
 
 
 def is_starting_cpu(view: NodeView, settings: EvictSettings) -> bool:
@@ -173,6 +173,6 @@ def is_starting_cpu(view: NodeView, settings: EvictSettings) -> bool:
 
     Source: koordinator pkg/koordlet/qosmanager/plugins/cpuevict/cpu_evict.go, New: its cool-down runs from there on.
     """
-    if not settings.strict_compat or view.started_ns is None:
+    if not settings.strict_compat or view.frame.startedNs is None:
         return False
-    return view.now_ns < view.started_ns + settings.cpu_cool_time_ns
+    return view.now_ns < view.frame.startedNs + settings.cpu_cool_time_ns

@@ -53,7 +53,7 @@ class Round:
     @cached_property
     def caused(self) -> Mapping[str, int] | None:
         """Nanoseconds that latency-sensitive pods stalled on account of a pod, by its uid; None: there is no ledger."""
-        return None if self.view.ledger is None else caused_stalls(self.view.ledger, self.view.pods)
+        return None if self.view.measured.ledger is None else caused_stalls(self.view.measured.ledger, self.view.pods)
 
     @cached_property
     def allowance(self) -> Allowance:

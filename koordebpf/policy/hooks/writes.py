@@ -145,7 +145,7 @@ class WantedOfNode:
 
     # The same one for every hook of a round.
     def _hook_view(self, view: NodeView, measured: HooksMeasured) -> HookView:
-        given = measured, view.facts, view.node, view.topology
+        given = measured, view.facts, view.frame.node, view.frame.nodeResourceTopology
         if self._seen is None or any(each is not now for each, now in zip(self._seen[0], given, strict=True)):
             self._seen = given, hook_view(*given)
         return self._seen[1]

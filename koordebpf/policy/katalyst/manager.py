@@ -181,7 +181,7 @@ def _pods(view: NodeView, settings: KatalystSettings, eviction: EvictSettings) -
     current = Round(view, eviction, ())
     kept = kept_now(current, asked, settings.killers, is_soft=False)
     # Of soft evictions PodDisruptionBudgets are judged, too.
-    kept_softly = kept_now(current, asked, settings.killers, is_soft=True) if view.pdbs else kept
+    kept_softly = kept_now(current, asked, settings.killers, is_soft=True) if view.frame.podDisruptionBudgets else kept
     return _Pods(active, asked, kept, kept_softly, frozenset(pod.uid for pod in current.leaving))
 
 
@@ -326,7 +326,7 @@ def _demand(
     for each in wanted:
         pod = found[each.uid].pod
         hurried_s = capped_grace_s(pod, seen.view, eviction) if pod.is_terminating else None
-        graces[each.uid] = grace_s(each, found[each.uid], killers.get(each.uid, seen.view.executor), hurried_s)
+        graces[each.uid] = grace_s(each, found[each.uid], killers.get(each.uid, seen.view.frame.executor), hurried_s)
     reasons = {each.uid: _why(each, mode, graces) for each in wanted}
     verdict = Verdict(
         GATE,

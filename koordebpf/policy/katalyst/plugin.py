@@ -92,7 +92,7 @@ def is_cooling(seen: Seen, chosen_ns: int | None, chosen: Collection[str], cool_
     """
     if chosen_ns is None or seen.now_ns - chosen_ns >= cool_down_ns:
         return False
-    refused = {each.uid for each in seen.view.refused}
+    refused = {each.uid for each in seen.view.frame.refused}
     return not chosen or any(uid not in refused for uid in chosen)
 
 

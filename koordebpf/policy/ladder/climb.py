@@ -154,7 +154,7 @@ def _again(
 
 
 def _overdue(view: NodeView, state: LadderState, settings: LadderSettings) -> list[PodView]:
-    pending = {each.uid: each.since_ns for each in view.pending if each.uid in state.evicted}
+    pending = {each.uid: each.since_ns for each in view.frame.pending if each.uid in state.evicted}
     return [
         pod
         for pod in view.pods

@@ -108,7 +108,7 @@ class MemoryQos(Strategy[MemoryQosMeasured, Empty, MemoryQosSettings]):
         """
         if measured is None:
             return MemoryQosDecision(state=state, reason="memory QoS is not due", skipped="not_due")
-        node = memory_qos_view(measured, view.facts, view.node)
+        node = memory_qos_view(measured, view.facts, view.frame.node)
         rules = memory_qos_rules(node, settings)
         writes, problems = _WANTED.of(node, rules)
         if protects(rules) and rules.files and not rules.soft_limits and CgroupFile.MEMORY_MIN not in rules.files:

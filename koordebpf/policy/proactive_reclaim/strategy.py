@@ -93,7 +93,7 @@ class ProactiveReclaim(Strategy[ReclaimMeasured, ReclaimState, ReclaimSettings])
             return ReclaimDecision(state=state, reason=measured.lacks, skipped="no_support")
         if measured.soft_limits and not settings.soft_limits:
             return ReclaimDecision(state=state, reason=NO_RECLAIM_V1, skipped="no_support")
-        terminating = {pod.uid for pod in view.pods if pod.is_terminating} | {each.uid for each in view.pending}
+        terminating = {pod.uid for pod in view.pods if pod.is_terminating} | {each.uid for each in view.frame.pending}
         if measured.soft_limits:
             return _soft_limits([pod for pod in measured.pods if pod.uid not in terminating], settings)
         stalling = _stalling(measured, state, settings)

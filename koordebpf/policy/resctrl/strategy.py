@@ -53,7 +53,7 @@ class RdtResctrl(Strategy[ResctrlMeasured, Empty, ResctrlSettings]):
         """
         if measured is None:
             return ResctrlDecision(state=state, reason="resctrl is not due", skipped="not_known")
-        if view.measure.scope != "machine":
+        if view.measured.node.scope != "machine":
             return ResctrlDecision(state=state, reason="resctrl: the node is a cgroup of a larger machine")
         wanted = resctrl_wanted(measured, view.pods, settings)
         return ResctrlDecision(

@@ -32,7 +32,7 @@ def memory_hold(
     `effect_ratio` after `judge_ns`, or after the ledger's window if that is longer, ends too and is not tried again for
     `rest_ns`.
     """
-    if view.ledger is None or view.cpu is None or view.cpu.measured.usage is None:
+    if view.measured.ledger is None or view.cpu is None or view.cpu.measured.usage is None:
         return MemoryHoldChoice(hold, rest_until_ns)
     ratio = caused_ratio(view)
     if hold is None:
@@ -51,7 +51,7 @@ def memory_hold(
         return MemoryHoldChoice(
             None, None, f"no pod stalled for memory for {format_ns(settings.judge_ns)}: the hold ends"
         )
-    judge_ns = max(settings.judge_ns, view.ledger.window_ns)
+    judge_ns = max(settings.judge_ns, view.measured.ledger.window_ns)
     if view.now_ns - hold.since_ns >= judge_ns and ratio > hold.ratio_at_start * (1 - settings.effect_ratio):
         said = (
             f"less CPU for best-effort pods left stalls for memory at {ratio:.1%}, from {hold.ratio_at_start:.1%}: "
@@ -67,18 +67,18 @@ def memory_hold(
 
 def caused_ratio(view: NodeView) -> float:
     """Return the share of the ledger's window that latency-sensitive pods stalled on account of best-effort ones."""
-    if view.ledger is None or not view.ledger.window_ns:
+    if view.measured.ledger is None or not view.measured.ledger.window_ns:
         return 0.0
     best_effort = {pod.uid for pod in view.pods if pod.kube_qos == "BestEffort"}
-    caused = caused_stalls(view.ledger, view.pods)
-    return sum(ns for uid, ns in caused.items() if uid in best_effort) / view.ledger.window_ns
+    caused = caused_stalls(view.measured.ledger, view.pods)
+    return sum(ns for uid, ns in caused.items() if uid in best_effort) / view.measured.ledger.window_ns
 
 
 # The end of the last stall that counts in `caused_ratio`.
 def _last_stall_ns(view: NodeView) -> int:
     best_effort = {pod.uid for pod in view.pods if pod.kube_qos == "BestEffort"}
     victims = {pod.uid for pod in view.pods if is_latency_sensitive(pod)}
-    rows = view.ledger.rows if view.ledger else ()
+    rows = view.measured.ledger.rows if view.measured.ledger else ()
     return max((row.last_ns for row in rows if row.cause.uid in best_effort and row.victim.uid in victims), default=0)
 
 

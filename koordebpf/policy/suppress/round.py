@@ -252,7 +252,11 @@ def _without_directory(cpu: CpuView) -> str | None:
 # What a predecessor left is kept until a strategy comes, no longer than any successor is waited for.
 def _is_left_too_long(view: NodeView, state: SuppressState, settings: SuppressSettings) -> bool:
     is_left = "using" in (state.cpuset, state.quota, state.idle)
-    return is_left and view.started_ns is not None and view.now_ns - view.started_ns >= settings.keep_s * NS_PER_S
+    return (
+        is_left
+        and view.frame.startedNs is not None
+        and view.now_ns - view.frame.startedNs >= settings.keep_s * NS_PER_S
+    )
 
 
 def _may_grow(grown_ns: int | None, now_ns: int, settings: SuppressSettings) -> bool:

@@ -34,7 +34,7 @@ class SystemConfig(Strategy[SystemMeasured, Empty, SystemConfigSettings]):
         """
         if measured is None:
             return SystemDecision(state=state, reason="the NodeSLO is not known yet", skipped="not_known")
-        if view.measure.scope != "machine":
+        if view.measured.node.scope != "machine":
             return SystemDecision(state=state, reason="system configuration: the node is a cgroup of a larger machine")
         if measured.strategy is None:
             return SystemDecision(state=state, reason="system configuration: there is no NodeSLO")

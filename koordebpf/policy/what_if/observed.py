@@ -72,9 +72,9 @@ class Observer:
 
     # By the pods' own records where stalls are timed; else the node's memory.pressure, which says it of any task.
     def _stall_ns(self, view: NodeView, passed_ns: int) -> int | None:
-        line, before_us = view.measure.psi_some, self._node_us
+        line, before_us = view.measured.node.psi_some, self._node_us
         self._node_us = None if line is None else line.total_us
-        if view.ledger is not None:
+        if view.measured.ledger is not None:
             shares = [
                 (stall.global_ns + stall.compaction_ns + stall.other_global_ns) / stall.window_ns
                 for pod in view.pods

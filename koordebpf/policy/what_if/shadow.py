@@ -86,7 +86,7 @@ class Shadows:
             now_ns=now_ns,
             acting=self._acting.new(tuple(self._waiting), now_ns),
             really=frozenset(pod.uid for pod, _ in seen.evicted),
-            kubelet=int(self._kubelet.crossed(now_ns, view.measure)),
+            kubelet=int(self._kubelet.crossed(now_ns, view.measured.node)),
             oom_kills=self._oom_kills,
         )
         self._waiting, self._oom_kills = {}, 0

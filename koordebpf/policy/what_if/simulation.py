@@ -154,7 +154,7 @@ class Simulation:
             stall_ns=was.stall_ns if stall_ns is None else stall_ns,
             has_ladder=was.has_ladder or seen.tick.ladder is not None,
             acts_ahead=was.acts_ahead or bool(seen.tick.settings.eviction.act_ahead_ns),
-            stalls_of_node=was.stalls_of_node or view.ledger is None,
+            stalls_of_node=was.stalls_of_node or view.measured.ledger is None,
         )
 
 

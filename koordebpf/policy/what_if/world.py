@@ -161,8 +161,9 @@ class World:
                 change, held_bytes = change + more, held_bytes + more
         used = None if base.used_bytes is None else max(base.used_bytes + change, 0)
         # A forecast is of the real node; without one nothing is done ahead of the threshold.
-        measure = replace(base.measure, used_bytes=used, forecast=None)
-        return replace(base, pods=tuple(pods), used_bytes=used, measure=measure, forecast=None), held_bytes
+        node = replace(base.measured.node, used_bytes=used, forecast=None)
+        frame = replace(base.frame, measured=replace(base.measured, node=node))
+        return replace(base, frame=frame, pods=tuple(pods), used_bytes=used, forecast=None), held_bytes
 
     # The round with what this node remembers in the place of what the agent did.
     def _own(self, tick: TickFrame, now_ns: int) -> TickFrame:

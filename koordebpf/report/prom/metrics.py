@@ -53,7 +53,7 @@ class AgentMetrics(Collector):
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node and its pods."""
         self.node.take(view)
-        self.decision.take_pending(view.pending)
+        self.decision.take_pending(view.frame.pending)
         self.pods.take(view)
         self.indicators.take(view)
         self.ledger.keep_pods(pod.key for pod in view.pods)

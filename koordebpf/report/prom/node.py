@@ -40,7 +40,7 @@ class NodeMetrics:
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
-        self.measure, self.capacity_bytes = view.measure, view.capacity_bytes
+        self.measure, self.capacity_bytes = view.measured.node, view.capacity_bytes
         self.forecast, self.forecast_pods = view.forecast, tuple(pod for pod in view.pods if pod.forecast)
 
     def families(self) -> Iterator[Metric]:

@@ -33,6 +33,6 @@ def top_of_frame(frame: Frame, view: NodeView, quality: SignalQuality | None, so
         forecast=view.forecast,
         quality=quality,
         rows=tuple(sorted_rows(pod_rows(view.pods, frame.measured), sort)),
-        ledger=view.ledger,
+        ledger=view.measured.ledger,
         cpu=top_cpu(frame.measured.cpu),
     )

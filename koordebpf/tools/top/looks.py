@@ -9,6 +9,7 @@ import msgspec
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.cpu.collector import CpuCollector
+from koordebpf.collect.frame import frame_of, in_force
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
@@ -22,7 +23,7 @@ from koordebpf.report.top.page import Around, shown_rows
 from koordebpf.report.top.trail import Trails
 from koordebpf.report.top.values import TopPage, TopRow, pod_rows, sorted_rows, top_cpu
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.state.build import build_view
+from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.measured import LedgerView, Measured
 from koordebpf.state.series.node import NodeSeries, node_series
@@ -143,9 +144,8 @@ class _Node:
     def look(self, choice: Choice) -> Look:
         assert self._measured is not None  # `measure` came before
         known, measured = self._known, self._measured
-        view = build_view(
-            pods=known.facts, node=known.node, strategy=known.strategy, measured=measured, feature_gates={}
-        )
+        frame = frame_of(self._cluster, measured, feature_gates={}, executor="api")
+        view = view_of_frame(in_force(frame, known), facts=known.facts)
         rows = pod_rows(view.pods, measured) if choice.level == "pod" else self._table.rows(choice.level, known.facts)
         page = TopPage(
             schema="koordebpf.top/v1",
@@ -158,7 +158,7 @@ class _Node:
             forecast=view.forecast,
             quality=self._watch.quality,
             rows=tuple(sorted_rows(rows, choice.sort)),
-            ledger=self._ledger(view.ledger, measured.now_ns),
+            ledger=self._ledger(measured.ledger, measured.now_ns),
             cpu=top_cpu(measured.cpu),
         )
         wants_inner = choice.level == "pod" and (choice.tree or choice.detail is not None)

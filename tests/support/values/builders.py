@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from koordebpf.collect.frame import frame_of
 from koordebpf.kube.cache.objects import (
     Container,
     EmptyDirVolumeSource,
@@ -33,9 +35,11 @@ from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.plan import FeaturePlan, Plan
 from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts
-from koordebpf.state.view import Frame, PendingRelease
+from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.view import ExecutorName, Frame, NodeView, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
 
 NOW_NS = 1_000 * NS_PER_S
@@ -233,3 +237,23 @@ def names(feature: FeaturePlan) -> list[str]:
 def why_not(feature: FeaturePlan) -> dict[str, str]:
     """Return the excluded pods' names and codes."""
     return {each.name: each.code for each in feature.excluded}
+
+
+def view_of_measured(
+    measured: Measured,
+    facts: Iterable[PodFacts] = (),
+    *,
+    strategy: ResourceThresholdStrategy | None = None,
+    gates: Mapping[str, bool] | None = None,
+    executor: ExecutorName = "api",
+) -> NodeView:
+    """Return the view of a measurement, of these pods, without any object of the node."""
+    made = frame_of(None, measured, feature_gates=gates or {}, executor=executor)
+    return view_of_frame(replace(made, strategyInForce=strategy), facts=tuple(facts))
+
+
+def supposed(view: NodeView, **fields: Any) -> NodeView:
+    """Return a view in which some fields are others: its own, and those of its frame."""
+    own = {name: each for name, each in fields.items() if name in NodeView.__struct_fields__}
+    of_frame = {name: each for name, each in fields.items() if name not in own}
+    return replace(view, frame=replace(view.frame, **of_frame), **own)

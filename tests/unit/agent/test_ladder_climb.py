@@ -26,7 +26,7 @@ from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import NOW_NS, frame, ls_pod, pod
+from tests.support.values.builders import NOW_NS, frame, ls_pod, pod, supposed
 
 HOG = "uid-spark-hog"
 STALE = (ClosedGuard("pods_stale", "the list is old"),)
@@ -57,7 +57,7 @@ class Climb:
         assert hog.measure is not None
         hog = replace(hog, measure=replace(hog.measure, cgroup_id=self.pod.stat().st_ino))
         view = view_of_frame(frame([ls_pod("web", anon=50), hog], used=used))
-        return replace(view, now_ns=NOW_NS + int(at_s * NS_PER_S), pending=pending)
+        return supposed(view, now_ns=NOW_NS + int(at_s * NS_PER_S), pending=pending)
 
     def take(
         self,

@@ -5,19 +5,17 @@ import pytest
 from koordebpf.policy.detect.be_memory_evict import be_memory_evict
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.state.measured import NodeMeasure
+from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.view import NodeView
+from tests.support.values.builders import view_of_measured
 
 
 def _view(used: int, capacity: int, *, gates: dict[str, bool] | None = None, **strategy: object) -> NodeView:
-    return NodeView(
-        now_ns=0,
-        capacity_bytes=capacity,
-        used_bytes=used,
-        pods=(),
+    node = NodeMeasure(scope="machine", total_bytes=max(capacity, 0), used_bytes=used)
+    return view_of_measured(
+        Measured(0, 0, node),
         strategy=ResourceThresholdStrategy(**strategy) if strategy else None,
-        feature_gates={"BEMemoryEvict": True} if gates is None else gates,
-        measure=NodeMeasure(scope="machine", total_bytes=max(capacity, 0), used_bytes=used),
+        gates={"BEMemoryEvict": True} if gates is None else gates,
     )
 
 

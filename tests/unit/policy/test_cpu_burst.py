@@ -116,7 +116,7 @@ class TestNodeState:
         measured = CPU_BURST.measured_of(view)
         assert measured is not None
         for given in (measured, replace(measured, strategy=None)):
-            assert node_state(burst_view(given, view.facts, view.node)) == ("unknown", None)
+            assert node_state(burst_view(given, view.facts, view.frame.node)) == ("unknown", None)
 
     def test_cooling_keeps_and_overload_lowers_to_its_own(self):
         node = BurstNode()

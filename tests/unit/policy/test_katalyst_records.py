@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from koordebpf.kube.cache.objects import (
     ObjectMeta,
@@ -21,7 +20,7 @@ from koordebpf.state.katalyst.records import EvictionRecord, TopAsk
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.view import NodeView, PastEviction, PodView
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import frame
+from tests.support.values.builders import frame, supposed
 
 WEB, WALL_S = "ns/ReplicaSet/web", 1_700_000_000.0
 EMPTY = view_of_frame(frame([]))
@@ -43,8 +42,8 @@ def budget(name: str, app: str = "web", namespace: str = "ns", **status: int) ->
 
 
 def view(*pods: PodView, after_ns: int = 0, **more: Any) -> NodeView:
-    known: dict[str, Any] = {"pdbs": (), "wall_s": WALL_S + after_ns / NS_PER_S, **more}
-    return replace(EMPTY, pods=pods, now_ns=START_NS + after_ns, **known)
+    known: dict[str, Any] = {"podDisruptionBudgets": (), "wall_s": WALL_S + after_ns / NS_PER_S, **more}
+    return supposed(EMPTY, pods=pods, now_ns=START_NS + after_ns, **known)
 
 
 def past_of(*at_ns: int, workload: str | None = WEB) -> tuple[PastEviction, ...]:
@@ -57,7 +56,7 @@ def test_a_pod_has_the_numbers_of_its_budget_and_another_none() -> None:
         budget("elsewhere", namespace="other"),
     )
     pods = (pod("a"), pod("b", "db"), pod("bare", None))
-    assert records_of(view(*pods, pdbs=pdbs), Past(), {"a", "b", "bare"}) == (
+    assert records_of(view(*pods, podDisruptionBudgets=pdbs), Past(), {"a", "b", "bare"}) == (
         EvictionRecord("a", True, (), 1, 4, 3, 5),
         EvictionRecord("b"),
         EvictionRecord("bare"),
@@ -69,20 +68,20 @@ def test_of_two_budgets_none_allows_anything_as_the_api_server_refuses_such_a_po
         budget("one", disruptionsAllowed=2, currentHealthy=9),
         budget("two", disruptionsAllowed=1, currentHealthy=4),
     )
-    (record,) = records_of(view(pod("a"), pdbs=pdbs), Past(), {"a"})
+    (record,) = records_of(view(pod("a"), podDisruptionBudgets=pdbs), Past(), {"a"})
     assert (record.has_pdb, record.disruptions_allowed, record.current_healthy) == (True, 0, 4)
 
 
 def test_what_is_not_known_of_budgets_is_no_record() -> None:
-    assert records_of(view(pod("a"), pdbs=None), Past(), {"a"}) == ()
-    seen = view(pod("a"), pdbs=None, after_ns=NS_PER_S, evictions=past_of(0))
+    assert records_of(view(pod("a"), podDisruptionBudgets=None), Past(), {"a"}) == ()
+    seen = view(pod("a"), podDisruptionBudgets=None, after_ns=NS_PER_S, evictions=past_of(0))
     (record,) = records_of(seen, Past(), {"a"})
     assert (record.has_pdb, len(record.buckets)) == (False, 1)
 
 
 def test_numbers_that_the_wire_cannot_have_are_bounded() -> None:
     pdbs = (budget("web", disruptionsAllowed=-3, currentHealthy=2**40, desiredHealthy=-1, expectedPods=2**31),)
-    (record,) = records_of(view(pod("a"), pdbs=pdbs), Past(), {"a"})
+    (record,) = records_of(view(pod("a"), podDisruptionBudgets=pdbs), Past(), {"a"})
     numbers = (record.disruptions_allowed, record.current_healthy, record.desired_healthy, record.expected_pods)
     assert numbers == (0, 2**31 - 1, 0, 2**31 - 1)
 

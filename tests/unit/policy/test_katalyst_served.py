@@ -18,7 +18,6 @@ from koordebpf.policy.katalyst.served import (
     served_threshold,
     served_top,
 )
-from koordebpf.state.build import build_view
 from koordebpf.state.katalyst.answers import TopPods
 from koordebpf.state.katalyst.measured import KatalystMeasured, SystemMemory
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
@@ -26,6 +25,7 @@ from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.support.plugin_pods import plugin_pod
+from tests.support.values.builders import view_of_measured
 
 NOW_NS = 1000 * NS_PER_S
 SETTINGS = ServedSettings(SystemMemorySettings(free_minimum_bytes=2 * GIB), StallSettings(full_percent=60, seconds=10))
@@ -50,7 +50,7 @@ def seen(free_gib: float = 8, stalls: tuple[StallSample, ...] = (), now_ns: int 
     )  # fmt: skip
     node = NodeMeasure("machine", 16 * GIB, int((16 - free_gib) * GIB))
     measured = Measured(now_ns, now_ns, node, measures, stall_window=stalls)
-    view = build_view(pods=pods, node=None, strategy=STALL_STRATEGY, measured=measured, feature_gates=STALL_GATES)
+    view = view_of_measured(measured, pods, strategy=STALL_STRATEGY, gates=STALL_GATES)
     active = katalyst_pods(view.pods, {})
     free = int(free_gib * GIB)
     return Seen(view, KatalystMeasured(SystemMemory(16 * GIB, free, free, 10)), active, active)

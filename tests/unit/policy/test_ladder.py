@@ -15,7 +15,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import StallParts
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
-from tests.support.values.builders import NOW_NS, frame, ls_pod, pod
+from tests.support.values.builders import NOW_NS, frame, ls_pod, pod, supposed
 
 ALL = LadderSettings(rungs=frozenset(Rung))
 GROUND = LadderState()
@@ -168,14 +168,14 @@ def test_what_was_evicted_and_does_not_go_is_killed_after_its_grace():
     assert state.evicted == ("uid-spark-hog",)
     reported = (PendingRelease("uid-spark-hog", NOW_NS + 3 * NS_PER_S, 300 * MIB),)
     # GIVEN it is pending since second 3, so that no other pod is to be evicted
-    waiting = step(replace(node(850, at_s=32.9), pending=reported), state)
+    waiting = step(supposed(node(850, at_s=32.9), pending=reported), state)
     assert (waiting.kind, waiting.sentence) == ("wait", "the end of evicted pods is awaited")
-    killing = step(replace(node(850, at_s=33), pending=reported), waiting.state)
+    killing = step(supposed(node(850, at_s=33), pending=reported), waiting.state)
     assert started(killing) is Rung.KILL
     assert [action.name for action in killing.begin.actions] == ["hog"]
     # It is killed once; what follows it are further evictions.
     assert killing.state.evicted == ()
-    assert step(replace(node(850, at_s=34), pending=reported), killing.state).kind == "wait"
+    assert step(supposed(node(850, at_s=34), pending=reported), killing.state).kind == "wait"
     assert started(step(node(850, at_s=34), killing.state)) is Rung.EVICT
 
 
@@ -187,7 +187,7 @@ def test_a_frozen_pod_is_thawed_before_its_eviction():
 def test_a_pod_that_another_client_deleted_is_not_killed():
     state = _climbed_to(Rung.EVICT)
     others = (PendingRelease("uid-spark-idle", NOW_NS, 20 * MIB),)
-    assert started(step(replace(node(850, at_s=60), pending=others), state)) is Rung.EVICT
+    assert started(step(supposed(node(850, at_s=60), pending=others), state)) is Rung.EVICT
 
 
 def test_without_the_rung_no_pod_is_killed():
@@ -195,7 +195,7 @@ def test_without_the_rung_no_pod_is_killed():
     first = step(node(850), settings=settings)
     assert started(first) is Rung.EVICT
     reported = (PendingRelease("uid-spark-hog", NOW_NS, 300 * MIB),)
-    assert step(replace(node(850, at_s=60), pending=reported), first.state, settings).kind == "wait"
+    assert step(supposed(node(850, at_s=60), pending=reported), first.state, settings).kind == "wait"
 
 
 def _climbed_to(rung: Rung) -> LadderState:

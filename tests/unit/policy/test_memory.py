@@ -27,7 +27,7 @@ from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
-from tests.support.values.builders import NOW_NS, frame, pod
+from tests.support.values.builders import NOW_NS, frame, pod, supposed
 
 HOG, OTHER = "uid-hog", "uid-other"
 SENT_NS = NOW_NS - 10 * NS_PER_MS
@@ -37,7 +37,7 @@ SETTINGS = EvictSettings()
 def node(hog_mib: int = 200, at_ns: int = NOW_NS, **more: object) -> NodeView:
     """Return a node of 1,000 MiB at 85 %, whose hog may go first."""
     pods = [pod("hog", uid=HOG, priority=5000, anon=hog_mib), pod("other", uid=OTHER, priority=5500, anon=100)]
-    return replace(view_of_frame(frame(pods, used=850)), now_ns=at_ns, **more)
+    return supposed(view_of_frame(frame(pods, used=850)), now_ns=at_ns, **more)
 
 
 def outcome(executor: str, result: Result, **more: object) -> Outcome:
@@ -71,7 +71,7 @@ class Remembered:
     def victims(self, view: NodeView) -> list[str]:
         """Return the victims of a round on this view."""
         pending = self.measured(view).memory.pending
-        return [victim.candidate.uid for victim in decide(replace(view, pending=pending), SETTINGS).victims]
+        return [victim.candidate.uid for victim in decide(supposed(view, pending=pending), SETTINGS).victims]
 
 
 def test_while_its_memory_comes_back_no_other_pod_is_evicted() -> None:
@@ -110,7 +110,7 @@ def test_why_it_is_barred_stands_in_the_plan() -> None:
     made = Remembered()
     made.answered(outcome("cri", Result.GONE))
     news = made.measured(node())
-    view = replace(node(), pending=news.memory.pending)
+    view = supposed(node(), pending=news.memory.pending)
     assert [(entry.uid, entry.problem) for entry in news.late] == [(HOG, "gone")]
     plan = decide(view, SETTINGS)
     why = "its eviction brought nothing: as it is; it is passed over for 120 s"

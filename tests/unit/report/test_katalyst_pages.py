@@ -22,6 +22,7 @@ from koordebpf.store.v1.decode import decode_audit_line
 from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.v1.requests import audited_request, request_sentence
 from tests.scenarios.test_katalyst import Node, forced, hard, kpod, soft
+from tests.support.values.builders import supposed
 
 REFUSED = RequestNews("disk", "u-1", "", "", "refused", "no_candidate", "it is no pod that plugins were asked about")
 DRY_RUN = RequestNews("disk", "u-2", "shop", "web", "dry_run", "dry_run", "plugin disk asks for it: full")
@@ -88,7 +89,7 @@ def test_the_plan_page_of_a_round() -> None:
     node, _ = two_plugins()
     tick = node.tick
     assert tick is not None
-    view = replace(tick_view(tick), evictions=())
+    view = supposed(tick_view(tick), evictions=())
     plan = decide_node(view, tick.settings.eviction, tick.settings.suppress, tick.settings.strategies, tick.states)
     lines = plan_page(plan, ranking=10).splitlines()
     start = lines.index("KatalystEviction")

@@ -209,7 +209,7 @@ def test_a_frame_carries_the_ledger_to_the_view_and_back() -> None:
     measured = msgspec.structs.replace(recorded.measured, ledger=ledger.view(2 * S), node=node, pods=(measure,))
     read = decode_frame(encode_frame(msgspec.structs.replace(recorded, measured=measured)), "f")
     view = view_of_frame(read)
-    assert view.ledger == ledger.view(2 * S)
+    assert view.measured.ledger == ledger.view(2 * S)
     assert view.forecast == node.forecast
     assert (view.pods[0].shares, view.pods[0].forecast) == (SHARES, TimeTo(3, 4, 5))
     (feature,) = decide(view).features

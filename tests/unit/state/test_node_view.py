@@ -20,7 +20,7 @@ from koordebpf.kube.cache.objects import (
 )
 from koordebpf.policy.frames import decode_frame, encode_frame, frame_schema
 from koordebpf.slo.strategies.system import SystemStrategy
-from koordebpf.state.build import build_view, capacity_doubt, node_capacity_bytes, view_of_frame
+from koordebpf.state.build import capacity_doubt, node_capacity_bytes, view_of_frame
 from koordebpf.state.cpu.measured import MissingDirectory
 from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
 from koordebpf.state.measured import MeasuredParts, NodeMeasure
@@ -128,18 +128,6 @@ def test_facts_of_unchanged_objects_are_kept():
     second = facts_of_pods(changed, first)
     assert second[0] is first[1]
     assert (second[1] is first[0], second[1].phase) == (False, "Failed")
-
-
-def test_a_view_from_parts_is_the_view_of_the_frame():
-    recorded = frame([pod("a", anon=4)], used=850)
-    built = build_view(
-        pods=facts_of_pods(recorded.pods),
-        node=recorded.node,
-        strategy=view_of_frame(recorded).strategy,
-        measured=recorded.measured,
-        feature_gates=recorded.featureGates,
-    )
-    assert built == view_of_frame(recorded)
 
 
 def test_a_configmap_serves_where_there_is_no_nodeslo():

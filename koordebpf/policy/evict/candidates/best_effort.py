@@ -60,7 +60,7 @@ def excluding_now(
     barred, refused, view = current.barred, current.refused, current.view
     policies = current.settings.exemptions.policies
     killed = view.killed if for_cpu else frozenset[str]()
-    is_api, needs_cgroup = view.executor == "api", needs_usage or view.executor == "cgroup"
+    is_api, needs_cgroup = view.frame.executor == "api", needs_usage or view.frame.executor == "cgroup"
 
     def why(pod: PodView) -> Reason | None:
         if (found := barred.get(pod.uid)) is not None:

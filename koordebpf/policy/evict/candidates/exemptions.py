@@ -78,7 +78,9 @@ def exempt_bytes(view: NodeView, settings: EvictSettings) -> Mapping[str, int]:
     Cost:    2 µs a pod, and what PodDisruptionBudgets take.
     """
     exemptions, sums = settings.exemptions, Counter(policy=0, budget=0, grace_period=0, qos_label=0)
-    disruptions = Disruptions(view.pdbs if view.executor == "api" and settings.obey_pdbs else ())
+    disruptions = Disruptions(
+        view.frame.podDisruptionBudgets if view.frame.executor == "api" and settings.obey_pdbs else ()
+    )
     for pod in judged(view, exemptions).pods:
         if pod.memory is None or pod.phase in FINISHED_PHASES:
             continue
@@ -95,6 +97,6 @@ def exempt_bytes(view: NodeView, settings: EvictSettings) -> Mapping[str, int]:
         has_long_grace = pod.terms.grace_s * NS_PER_S > settings.pending_max_ns
         is_cut = not is_honoured(exemptions.grace_periods, pod.namespace, view)
         is_capped = settings.max_grace_seconds is not None or is_cut
-        if view.executor == "api" and has_long_grace and not is_capped:
+        if view.frame.executor == "api" and has_long_grace and not is_capped:
             sums["grace_period"] += held
     return sums

@@ -36,6 +36,6 @@ def refused(view: NodeView) -> dict[str, Reason]:
     """Return code and reason of each pod whose eviction the API server refused and is not asked for now, by uid."""
     return {
         each.uid: ("refused", f"its eviction was refused: {each.why}")
-        for each in view.refused
+        for each in view.frame.refused
         if each.retry_at_ns is None or view.now_ns < each.retry_at_ns
     }

@@ -30,7 +30,7 @@ def protected(view: NodeView, settings: EvictSettings) -> Callable[[PodView], Re
     """
     namespaces = ALWAYS_PROTECTED_NAMESPACES | settings.protected_namespaces
     classes = settings.protected_priority_classes
-    own, wall_s, min_age_ns = view.own_pod_uid, view.wall_s, settings.min_age_ns
+    own, wall_s, min_age_ns = view.frame.ownPodUid, view.wall_s, settings.min_age_ns
 
     def why(pod: PodView) -> Reason | None:
         priority_class = pod.terms.priority_class

@@ -88,11 +88,11 @@ def kept_now(
         is_soft: these are soft evictions.
     """
     view = current.view
-    disruptions = Disruptions(view.pdbs if is_soft else ())
+    disruptions = Disruptions(view.frame.podDisruptionBudgets if is_soft else ())
 
     def why(each: KatalystPod) -> Reason | None:
         pod = each.pod
-        by = killers.of(each) or view.executor
+        by = killers.of(each) or view.frame.executor
         if (found := current.barred.get(pod.uid) or current.refused.get(pod.uid)) is not None:
             return found
         if each.level == "system_cores":

@@ -33,7 +33,7 @@ class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 def with_settled(past: Past, view: NodeView) -> Past:
     """Return the past with the evictions that are not withdrawn any more, without what is too old."""
     until_ns = max(view.now_ns - _SETTLED_NS, past.until_ns)
-    settled = [each for each in view.evictions if past.until_ns < each.at_ns <= until_ns]
+    settled = [each for each in view.frame.evictions if past.until_ns < each.at_ns <= until_ns]
     if not settled and all(view.now_ns - each.start_ns < KEPT_NS for each in past.counts):
         return past if not past.counts else msgspec.structs.replace(past, until_ns=until_ns)
     kept = [each for each in added(past.counts, settled) if view.now_ns - each.start_ns < KEPT_NS]

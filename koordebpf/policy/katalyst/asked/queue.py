@@ -58,7 +58,9 @@ def sent_since(queue: Queue, view: NodeView) -> Mapping[str, int]:
     """
     asked = {each.uid for each in (*queue.forced, *queue.soft)} | set(queue.sent)
     kept = {uid: at_ns for uid, at_ns in queue.sent.items() if view.now_ns - at_ns >= MINUTE_NS}
-    listed = {each.uid: each.at_ns for each in view.evictions if each.uid in asked and each.at_ns >= queue.began_ns}
+    listed = {
+        each.uid: each.at_ns for each in view.frame.evictions if each.uid in asked and each.at_ns >= queue.began_ns
+    }
     return {**kept, **listed}
 
 

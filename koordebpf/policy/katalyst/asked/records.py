@@ -40,8 +40,8 @@ def records_of(view: NodeView, past: Past, uids: Collection[str]) -> tuple[Evict
     Of several PodDisruptionBudgets of one pod the one that allows least counts, and it allows none: the API server
     refuses such a pod. Numbers are bounded by the wire's 32 bits.
     """
-    disruptions = Disruptions(view.pdbs)
-    counts = added(past.counts, [each for each in view.evictions if each.at_ns > past.until_ns])
+    disruptions = Disruptions(view.frame.podDisruptionBudgets)
+    counts = added(past.counts, [each for each in view.frame.evictions if each.at_ns > past.until_ns])
     found = []
     for pod in view.pods:
         if pod.uid not in uids:

@@ -27,7 +27,7 @@ class PodMetrics:
         self.by_attribution = {
             "attributed": attributed,
             "without_cgroup": len(view.pods) - attributed,
-            "without_pod": len(view.strays),
+            "without_pod": len(view.measured.strays),
         }
         self.keep_only((pod.namespace, pod.name) for pod in view.pods)
 
