@@ -11,21 +11,17 @@ from tests.rules.modules import MODULES, tree
 from tests.rules.offenders import report
 from tests.rules.pages import ROOT, name_of
 
-MAX_LINES = 400
+MAX_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_ATTRIBUTES = 12  # names that a class stores on self
-MAX_ARGUMENTS = 6  # of a constructor
-MAX_FILES = 15  # of a folder, without __init__.py
 MAX_ENTRIES = 15
 # What exceeds a limit, and why. It only shrinks: an entry that is not needed any more fails a test.
 EXCEEDS = {
     ("attributes", "attribution/index.py", "CgroupIndex"): "the tree, the pods, and lookups in both",
     ("attributes", "demo/story.py", "_Run"): "the processes of one story",
     ("attributes", "kernel/backends/files.py", "FilesSignals"): "counters that BPF programs keep elsewhere",
-    ("arguments", "kube/cache/reflector.py", "Reflector"): "callbacks of its source",
     ("attributes", "kube/cache/reflector.py", "Reflector"): "the state of one list and watch",
     ("attributes", "kube/sources/api.py", "ApiSource"): "one reflector for each resource",
-    ("arguments", "store/audit_record.py", "OpenPlan"): "fields of one audit line",
     ("attributes", "store/line_sink.py", "LineSink"): "a queue, its thread and its counters",
 }
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "handler", "misc"}
@@ -90,10 +86,7 @@ def exceeding(within: ast.Module) -> dict[tuple[str, str], tuple[int, int]]:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 counts = {"lines": (node.end_lineno - node.lineno + 1, MAX_FUNCTION_LINES)}
             case ast.ClassDef():
-                counts = {
-                    "attributes": (len(stored_on_self(node)), MAX_ATTRIBUTES),
-                    "arguments": (constructor_arguments(node), MAX_ARGUMENTS),
-                }
+                counts = {"attributes": (len(stored_on_self(node)), MAX_ATTRIBUTES)}
             case _:
                 continue
         found |= {(what, node.name): (node.lineno, count) for what, (count, limit) in counts.items() if count > limit}
@@ -109,11 +102,6 @@ def stored_on_self(node: ast.ClassDef) -> set[str]:
         and isinstance(each.value, ast.Name)
         and each.value.id == "self"
     }
-
-
-def constructor_arguments(node: ast.ClassDef) -> int:
-    found = [each.args for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
-    return sum(len([*args.posonlyargs, *args.args, *args.kwonlyargs]) - 1 for args in found)
 
 
 def all_exceeding() -> dict[tuple[str, str, str], tuple[int, int]]:
@@ -170,8 +158,7 @@ def test_functions_and_classes_are_small():
     ]
     report(
         wrong,
-        f"functions have up to {MAX_FUNCTION_LINES} lines, classes {MAX_ATTRIBUTES} attributes, constructors "
-        f"{MAX_ARGUMENTS} arguments: split these",
+        f"functions have up to {MAX_FUNCTION_LINES} lines, classes {MAX_ATTRIBUTES} attributes: split these",
     )
 
 
@@ -181,12 +168,6 @@ def test_what_may_exceed_only_shrinks():
     )
     assert len(EXCEEDS) <= MAX_ENTRIES
     assert all(EXCEEDS.values())
-
-
-def test_no_folder_has_too_many_files():
-    folders = Counter(name_of(path.parent) for path in MODULES if path.name != "__init__.py")
-    wrong = [f"{folder}: {files}" for folder, files in folders.items() if files > MAX_FILES]
-    report(wrong, f"folders have up to {MAX_FILES} modules: make one below")
 
 
 def test_the_example_of_a_strategy_is_short():
@@ -199,23 +180,17 @@ def _function_of(lines: int) -> str:
     return "def long():\n" + "    pass\n" * (lines - 1)
 
 
-def _class_of(arguments: int, attributes: int) -> str:
-    names = ", ".join(f"a{number}" for number in range(arguments))
+def _class_of(attributes: int) -> str:
     stored = "".join(f"        self.b{number} = self.seen = 0\n" for number in range(attributes - 1))
-    return f"class Large:\n    def __init__(self, {names}):\n        pass\n    def start(self):\n{stored}"
-
-
-_POSITIONAL = "class Large:\n    def __init__(self, a, b, c, d, /, *, e, f, g):\n        pass\n"
+    return f"class Large:\n    def start(self):\n{stored}"
 
 
 def test_what_exceeds_is_found():
     for source, found in (
         (_function_of(60), {}),
         (_function_of(61), {("lines", "long"): (1, 61)}),
-        (_class_of(6, 12), {}),
-        (_class_of(7, 12), {("arguments", "Large"): (1, 7)}),
-        (_class_of(6, 13), {("attributes", "Large"): (1, 13)}),
-        (_POSITIONAL, {("arguments", "Large"): (1, 7)}),
+        (_class_of(12), {}),
+        (_class_of(13), {("attributes", "Large"): (1, 13)}),
     ):
         assert exceeding(ast.parse(source)) == found
 
