@@ -13,7 +13,7 @@ from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.round_parts import RoundPart
+from koordebpf.agent.strategies.part import RoundPart
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -17,8 +18,9 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.eviction_hooks.settings import NO_HOOKS
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.colocation.jobs import ColocationParts, open_jobs
+from koordebpf.agent.colocation.jobs import open_jobs
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.context import NodeContext
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
 from koordebpf.agent.katalyst.open import open_katalyst, open_katalyst_sink
@@ -38,7 +40,7 @@ from koordebpf.agent.strategies.hooks import hooks_of
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies
-from koordebpf.agent.strategies.round_parts import OpenWith, open_round_parts
+from koordebpf.agent.strategies.round_parts import open_round_parts
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
@@ -46,7 +48,6 @@ from koordebpf.agent.tick import Agent
 from koordebpf.agent.warning.open import open_eviction_hooks, open_foresight
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
-from koordebpf.collect.collector import NodeParts, Schedule
 from koordebpf.collect.collectors import open_schedule
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
@@ -141,15 +142,9 @@ def _run(
         actions = open_actions(config, stack)
         kubelet, root_file = measuring.watch.index.kubelet, acting.folder / "cgroup-root" if acting else None
         kept_root = KeptRoot(kubelet, root_file, _own_pod_uid())
-        agent, sinks, executor = _open_agent(config, scope, loop, measuring, acting, actions, kept_list, stack)
-        job_parts = ColocationParts(
-            config=config,
-            measuring=measuring,
-            loop=loop,
-            acts=acting is not None,
-            want_round=agent.want_round,
-        )
-        schedule = _open_schedule(job_parts, stack)
+        agent, sinks, executor, node = _open_agent(config, scope, loop, measuring, acting, actions, kept_list, stack)
+        jobs = open_jobs(dataclasses.replace(node, want_round=agent.want_round))
+        schedule = open_schedule(measuring.watch, loop, measuring.series, stack, jobs)
         _prepare_for_shortage(config)
         mode = "dry run: nothing is evicted or written" if executor.is_dry_run else f"enforcing by {executor.name}"
         log.info("watching %s, pods from %s, %s", _scope_text(scope), config.source, mode)
@@ -182,7 +177,7 @@ def _open_agent(
     actions: KubeActions | None,
     kept_list: KeptList | None,
     stack: contextlib.ExitStack,
-) -> tuple[Agent, Sinks, Actuator]:
+) -> tuple[Agent, Sinks, Actuator, NodeContext]:
     folder = acting.folder if acting else None
     watch = measuring.watch
     outcomes = OutcomeQueue(loop.wake)
@@ -200,7 +195,7 @@ def _open_agent(
     ladder = open_ladder(
         config, scope, watch.index, writer, stack, kill=kill, tell=sinks.publish_change, wake=loop.wake
     )
-    with_these = OpenWith(
+    node = NodeContext(
         config=config,
         measuring=measuring,
         writer=writer,
@@ -224,7 +219,7 @@ def _open_agent(
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.suppression.wake, stack),
         ladder=ladder,
         own=open_own_strategies(writer, folder, stack),
-        round_parts=open_round_parts(with_these),
+        round_parts=open_round_parts(node),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),
@@ -232,7 +227,7 @@ def _open_agent(
     )
     agent = Agent(config, parts)
     stack.callback(_finish, executors, agent)
-    return agent, sinks, executor
+    return agent, sinks, executor, node
 
 
 def _open_suppression(
@@ -246,11 +241,6 @@ def _open_suppression(
     suppression = Suppression(measuring.watch, config.suppress, writer, measuring.series, folder, window_ns)
     stack.callback(suppression.close)
     return suppression
-
-
-def _open_schedule(parts: ColocationParts, stack: contextlib.ExitStack) -> Schedule:
-    measuring = parts.measuring
-    return open_schedule(NodeParts(measuring.watch, parts.loop), measuring.series, stack, open_jobs(parts, stack))
 
 
 def _own_pod_uid() -> str | None:

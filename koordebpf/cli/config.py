@@ -36,7 +36,8 @@ def check(path: str) -> None:
     Examples:
       koordebpf config check config.yaml
     """
-    from koordebpf.agent.config.file import ConfigProblems, check_config, differences
+    from koordebpf.agent.config.checked import check_config, differences
+    from koordebpf.agent.config.file import ConfigProblems
 
     try:
         changes = differences(check_config(path, read_input(path)))
@@ -62,8 +63,8 @@ def show(path: str | None) -> None:
       koordebpf config show
       koordebpf config show config.yaml
     """
-    from koordebpf.agent.config.file import check_config, config_text
-    from koordebpf.agent.config.settings import agent_config
+    from koordebpf.agent.config.checked import agent_config, check_config
+    from koordebpf.agent.config.file import config_text
 
     echo(config_text(agent_config(check_config(path, read_input(path)) if path else {})), nl=False)
 

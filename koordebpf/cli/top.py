@@ -233,8 +233,8 @@ def _show_recording(path: str, at: str | None, choice: Choice, rows: int | None,
 
 
 def _print_frame(watch: NodeWatch, interval: float, run_dir: Path, config: str | None) -> None:
+    from koordebpf.agent.config.checked import agent_config
     from koordebpf.agent.config.file import read_config
-    from koordebpf.agent.config.settings import agent_config
     from koordebpf.agent.lifecycle.node_lock import folder_of
     from koordebpf.cli.inputs import read_input
     from koordebpf.policy.frames import encode_frame

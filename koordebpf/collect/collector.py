@@ -10,22 +10,11 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-import msgspec
-
 from koordebpf.clock import Due
-from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import KoordebpfError
-from koordebpf.kernel.io.loop import Loop
 from koordebpf.state.series.node import NodeSeries
 
 log = logging.getLogger(__name__)
-
-
-class NodeParts(msgspec.Struct, frozen=True):
-    """What a collector is opened with: the node with its pods, and the loop that it may wake."""
-
-    watch: NodeWatch
-    loop: Loop
 
 
 class Collector(Protocol):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 
-from koordebpf.collect.collector import Collector, NodeParts, Schedule
+from koordebpf.collect.collector import Collector, Schedule
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.pod_pressure import PodPressure
+from koordebpf.kernel.io.loop import Loop
 from koordebpf.state.series.node import NodeSeries
 
-COLLECTORS: tuple[Callable[[NodeParts], Collector], ...] = (PodPressure,)
+COLLECTORS: tuple[Callable[[NodeWatch, Loop], Collector], ...] = (PodPressure,)
 
 
 def open_schedule(
-    parts: NodeParts, series: NodeSeries, stack: contextlib.ExitStack, jobs: Iterable[Collector] = ()
+    watch: NodeWatch, loop: Loop, series: NodeSeries, stack: contextlib.ExitStack, jobs: Iterable[Collector] = ()
 ) -> Schedule:
     """Open all of them, which the stack closes; they write into `series`. `jobs` are asked after them."""
-    schedule = Schedule([*(each(parts) for each in COLLECTORS), *jobs], series)
+    schedule = Schedule([*(each(watch, loop) for each in COLLECTORS), *jobs], series)
     stack.callback(schedule.close)
     return schedule

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from koordebpf.collect.collector import NodeParts
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
+from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import PsiTriggers
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.slo.pods.qos import koord_qos_or_default
@@ -19,10 +20,10 @@ class PodPressure:
     name = "pressure triggers of pods"
     period_ns = NS_PER_S  # Why: a pod that is new stalls its node's own trigger too
 
-    def __init__(self, parts: NodeParts) -> None:
+    def __init__(self, watch: NodeWatch, loop: Loop) -> None:
         self.triggers = PsiTriggers()
-        self._watch = parts.watch
-        self._loop = parts.loop
+        self._watch = watch
+        self._loop = loop
 
     def collect(self, now_ns: int, into: NodeSeries) -> None:
         """Have triggers for the latency-sensitive ones of the pods as they are now."""

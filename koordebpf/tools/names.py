@@ -103,7 +103,7 @@ def named_source(files: tuple[Path, ...], wanted: str | None, run_dir: Path, giv
     Raises:  ConfigError: what is wanted lacks something.
     """
     if wanted in ("api", "kubelet"):
-        from koordebpf.agent.config.settings import agent_config
+        from koordebpf.agent.config.checked import agent_config
         from koordebpf.agent.lifecycle.open_source import open_source
 
         return open_source(agent_config({**given, "source": wanted, "files": files}))

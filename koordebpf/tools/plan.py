@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.agent.config.checked import agent_config
 from koordebpf.agent.config.file import API_VERSION, KIND, file_value, read_config
 from koordebpf.agent.config.schema import settings
-from koordebpf.agent.config.settings import agent_config, named_gates, with_values
+from koordebpf.agent.config.settings import named_gates, with_values
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.dead_man import DeadManSettings, PlannedDeadMan, dead_man_choice

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.config.settings import agent_config
+from koordebpf.agent.config.checked import agent_config
 from koordebpf.agent.katalyst.open import open_tainters
 from koordebpf.policy.katalyst.settings import KatalystSettings
 

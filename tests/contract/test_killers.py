@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
+from koordebpf.agent.config.checked import agent_config
 from koordebpf.agent.config.file import read_config
 from koordebpf.agent.config.killers import named_killers
-from koordebpf.agent.config.settings import AgentConfig, agent_config
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.evictions import Evictions
 from koordebpf.agent.executors import open_actions, open_executor
 from koordebpf.agent.killers import open_killers

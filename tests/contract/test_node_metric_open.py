@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
-from koordebpf.agent.colocation.jobs import ColocationParts, open_jobs
+from koordebpf.agent.colocation.jobs import open_jobs
 from koordebpf.agent.colocation.reports.node_metric import GATE, open_node_metric
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
@@ -30,6 +31,7 @@ from koordebpf.state.series.node import node_series
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.contract.apiserver import Server, until
 from tests.contract.node_metric_server import NodeMetrics
+from tests.support.contexts import context_of
 
 
 class Node_:
@@ -46,10 +48,8 @@ class Node_:
         )
         gates = {"feature_gates": {**FEATURE_GATES, GATE: True}}
         usual: dict[str, Any] = {"source": "api", "kubeconfig": kubeconfig, "node_name": "n1", "enforce": acts}
-        loop: Any = None
-        self.parts = ColocationParts(
-            config=AgentConfig(**{**usual, **gates, **config}), measuring=measuring, loop=loop, acts=acts
-        )
+        settings = AgentConfig(**{**usual, **gates, **config})
+        self.context = context_of(settings, measuring, folder=Path("/nowhere") if acts else None)
         self.second = time.monotonic_ns() // NS_PER_S
 
     def run(self, job: Any, cores: float = 1.0, seconds: int = 1) -> None:
@@ -80,7 +80,7 @@ def page(node: Node_) -> Any:
 
 def test_with_its_gate_off_there_is_none(stack: contextlib.ExitStack) -> None:
     node = Node_(None, feature_gates=FEATURE_GATES)
-    assert open_jobs(node.parts, stack) == []
+    assert open_jobs(replace(node.context, stack=stack)) == []
     assert not node.beside.pages
 
 
@@ -90,7 +90,7 @@ def test_reports_are_sent_with_the_policy_of_the_object(
     metrics = NodeMetrics(server, {"metricCollectPolicy": {"nodeAggregatePolicy": {"durations": ["1m"]}}})
     node = Node_(kubeconfig)
     node.prediction.put(ProdPrediction(Amounts(500, GIB), Amounts(700, 2 * GIB)), {}, node.second * NS_PER_S)
-    job = open_node_metric(node.parts, stack)
+    job = open_node_metric(replace(node.context, stack=stack))
     assert job is not None
     until(lambda: len(job.policy.durations_ns) == 1, "the policy")
     node.run(job, seconds=5)
@@ -116,7 +116,7 @@ def test_a_policy_that_cannot_be_used_is_shown_and_the_last_good_one_stays(
 ) -> None:
     metrics = NodeMetrics(server, {"metricCollectPolicy": {"reportIntervalSeconds": 45}})
     node = Node_(kubeconfig)
-    job = open_node_metric(node.parts, stack)
+    job = open_node_metric(replace(node.context, stack=stack))
     assert job is not None
     until(lambda: job.policy.interval_ns == 45 * NS_PER_S, "the policy")
     metrics.write("someone", "", spec={"metricCollectPolicy": {"reportIntervalSeconds": 0}})
@@ -130,7 +130,7 @@ def test_a_dry_run_reads_the_policy_shows_the_report_and_sends_nothing(
 ) -> None:
     metrics = NodeMetrics(server, {"metricCollectPolicy": {"reportIntervalSeconds": 30}})
     node = Node_(kubeconfig, acts=False)
-    job = open_node_metric(node.parts, stack)
+    job = open_node_metric(replace(node.context, stack=stack))
     assert job is not None
     until(lambda: job.policy.interval_ns == 30 * NS_PER_S, "the policy")
     node.run(job, seconds=40)
@@ -142,7 +142,7 @@ def test_a_dry_run_reads_the_policy_shows_the_report_and_sends_nothing(
 
 def test_with_pods_from_files_it_is_rendered_and_no_server_is_asked(stack: contextlib.ExitStack) -> None:
     node = Node_(None, source="file", node_name=None)
-    job = open_node_metric(node.parts, stack)
+    job = open_node_metric(replace(node.context, stack=stack))
     assert job is not None
     node.run(job, seconds=5)
     assert page(node)["status"]["nodeMetric"]["nodeUsage"] == {"resources": {"cpu": "1", "memory": "4Gi"}}
@@ -153,7 +153,7 @@ def test_what_it_does_is_shown_to_probes_and_prometheus(
 ) -> None:
     metrics = NodeMetrics(server)
     node = Node_(kubeconfig)
-    job = open_node_metric(node.parts, stack)
+    job = open_node_metric(replace(node.context, stack=stack))
     assert job is not None
     node.run(job, seconds=5)
     until(lambda: metrics.status and page(node)["age_s"] is not None, "the report")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from koordebpf.cli import main
 from koordebpf.collect import collectors
-from koordebpf.collect.collector import NodeParts
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.kernel.io.loop import Loop
 from koordebpf.state.series.node import NODE, NodeSeries
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
@@ -21,7 +22,7 @@ class LoadAverage:
     name = "load average"
     period_ns = 300 * NS_PER_MS
 
-    def __init__(self, parts: NodeParts) -> None:
+    def __init__(self, watch: NodeWatch, loop: Loop) -> None:
         self._began_ns: int | None = None
         self._asked = 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.strategies.round_parts import OpenWith
+from koordebpf.agent.context import NodeContext
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.errors import SupportError
@@ -84,8 +84,8 @@ def test_what_would_be_taken_is_shown_for_each_pod(node: NodeCgroup, tmp_path: P
 def test_what_cannot_be_measured_is_named_and_the_rest_is_there(
     node: NodeCgroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(given: OpenWith) -> None:
-        raise SupportError(f"resctrl beside {given.beside}", "there is none", "Use another CPU.")
+    def refused(node: NodeContext) -> None:
+        raise SupportError(f"resctrl beside {node.other_folder}", "there is none", "Use another CPU.")
 
     monkeypatch.setattr(module, "ROUND_PARTS", (refused, *module.ROUND_PARTS))
     node.add_pod("web", be=False)

@@ -11,17 +11,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordebpf.agent.config.checked import agent_config, differences
 from koordebpf.agent.config.file import (
     API_VERSION,
     KIND,
     ConfigProblems,
     config_schema,
     config_text,
-    differences,
     read_config,
 )
 from koordebpf.agent.config.schema import settings
-from koordebpf.agent.config.settings import AgentConfig, agent_config
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.errors import ConfigError
 
 SCHEMA = jsonschema.Draft202012Validator(config_schema())

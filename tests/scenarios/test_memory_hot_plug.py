@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.agent.config.settings import agent_config
+from koordebpf.agent.config.checked import agent_config
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.plan import Plan

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.agent.config.settings import agent_config, defaults_for
+from koordebpf.agent.config.checked import agent_config
+from koordebpf.agent.config.settings import defaults_for
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.evict.settings import EvictSettings

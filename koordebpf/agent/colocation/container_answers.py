@@ -38,7 +38,7 @@ from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
 
 log = logging.getLogger("koordebpf")
 
@@ -168,14 +168,14 @@ class Rules:
         return hook_rules(view, known.strategy, config.feature_gates, settings_of(RUNTIME_HOOKS[0], config))
 
 
-def open_answers(parts: ColocationParts, stack: contextlib.ExitStack) -> tuple[ContainerAnswers, Rules]:
+def open_answers(node: NodeContext) -> tuple[ContainerAnswers, Rules]:
     """Return what a server asks, by the rules in force, and what keeps these up to date."""
-    topology = stack.enter_context(contextlib.closing(CpuTopologyFiles(SYSFS)))
-    rules = Rules(parts.config, parts.measuring.known, topology)
+    topology = node.stack.enter_context(contextlib.closing(CpuTopologyFiles(SYSFS)))
+    rules = Rules(node.config, node.measuring.known, topology)
     found = rules()
     in_force = found[0] if found is not None else HookRules()
-    answers = ContainerAnswers(in_force, _round_wake(parts.loop, parts.want_round, stack), dry_run=not parts.acts)
-    stack.enter_context(_quick_switches())
+    answers = ContainerAnswers(in_force, _round_wake(node.loop, node.want_round, node.stack), dry_run=not node.acts)
+    node.stack.enter_context(_quick_switches())
     return answers, rules
 
 
@@ -194,14 +194,14 @@ def _round_wake(loop: Loop, want_round: Callable[[], None], stack: contextlib.Ex
 
 
 def report(
-    job: AnswersJob, answers: ContainerAnswers, prefix: str, parts: ColocationParts, *, has_koordlets_name: bool
+    job: AnswersJob, answers: ContainerAnswers, prefix: str, node: NodeContext, *, has_koordlets_name: bool
 ) -> None:
     """Add its metrics, one of them under koordlet's name too, and its check."""
     from koordebpf.report.prom.colocation.nri import NriMetrics
 
-    node = (parts.config.node_name or socket.gethostname()) if has_koordlets_name else None
-    beside, server = parts.measuring.beside, job.server
-    metrics = NriMetrics(prefix, server.counts, lambda: server.state[0], node, lambda: answers.would_adjust)
+    name = (node.config.node_name or socket.gethostname()) if has_koordlets_name else None
+    beside, server = node.measuring.beside, job.server
+    metrics = NriMetrics(prefix, server.counts, lambda: server.state[0], name, lambda: answers.would_adjust)
     beside.families[prefix], beside.checks[prefix] = metrics.families, job.check
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
 
 log = logging.getLogger(__name__)
@@ -17,9 +16,9 @@ GPU_GATE = "Accelerators"
 COLD_GATE = "ColdPageCollector"
 
 
-def open_cpi(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+def open_cpi(node: NodeContext) -> Collector | None:
     """Return what counts cycles per instruction; None: its gate is off, or nothing can be counted here."""
-    if not parts.config.feature_gates.get(CPI_GATE, False):
+    if not node.config.feature_gates.get(CPI_GATE, False):
         return None
     from koordebpf.collect.hardware.containers import containers_of
     from koordebpf.collect.hardware.cpi import CpiCollector
@@ -30,14 +29,14 @@ def open_cpi(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector |
     if mount is None:
         log.warning("cycles per instruction are not counted: no hierarchy of cgroups has perf events")
         return None
-    topology = stack.enter_context(CpuTopologyFiles())
-    watch = parts.measuring.watch
+    topology = node.stack.enter_context(CpuTopologyFiles())
+    watch = node.measuring.watch
     return CpiCollector(lambda: containers_of(watch), lambda: topology.read().cpus, mount)
 
 
-def open_gpu(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+def open_gpu(node: NodeContext) -> Collector | None:
     """Return what measures the usage of GPUs; None: its gate is off, or there are none."""
-    if not parts.config.feature_gates.get(GPU_GATE, False):
+    if not node.config.feature_gates.get(GPU_GATE, False):
         return None
     from koordebpf.collect.hardware.containers import containers_of
     from koordebpf.collect.hardware.gpu import GpuCollector
@@ -49,19 +48,19 @@ def open_gpu(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector |
     except SupportError as error:
         log.warning("usage of GPUs is not measured: %s", error)
         return None
-    watch = parts.measuring.watch
+    watch = node.measuring.watch
     return GpuCollector(nvml, lambda: containers_of(watch), watch.scope.hierarchy.mount_point)
 
 
-def open_cold_memory(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+def open_cold_memory(node: NodeContext) -> Collector | None:
     """Return what measures cold memory; None: its gate is off, or the kernel does not look for it."""
-    if not parts.config.feature_gates.get(COLD_GATE, False):
+    if not node.config.feature_gates.get(COLD_GATE, False):
         return None
     from koordebpf.collect.hardware.cold_memory import ColdMemoryCollector, scanned_of
     from koordebpf.errors import SupportError
     from koordebpf.kernel.cgroup.idle_pages import require_kidled
 
-    watch = parts.measuring.watch
+    watch = node.measuring.watch
     try:
         require_kidled()
         if watch.scope.hierarchy.version != 1:

@@ -6,9 +6,7 @@ server has a thread of its own.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
 from koordebpf.agent.colocation.open_prediction import open_prediction
@@ -18,34 +16,12 @@ from koordebpf.agent.colocation.reports.node_metric import open_node_metric
 from koordebpf.agent.colocation.reports.topology_report import open_topology_report
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
 from koordebpf.agent.colocation.usage_series import open_usage_series
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.measuring import Measuring
+from koordebpf.agent.context import NodeContext
 from koordebpf.collect.collector import Collector
-from koordebpf.kernel.io.loop import Loop
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ColocationParts:
-    """What a job is opened with.
-
-    Args:
-        config: the agent's.
-        measuring: the node, the cluster as it is known, and the series.
-        loop: a job may watch an fd, or wake it from another thread.
-        acts: this agent acts on the node, and no other does: it may write to the API server.
-        want_round: makes a full measurement due; from the loop's thread.
-    """
-
-    config: AgentConfig
-    measuring: Measuring
-    loop: Loop
-    acts: bool
-    want_round: Callable[[], None] = lambda: None
-
 
 # Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that
 # read what was measured.
-JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None], ...] = (
+JOBS: tuple[Callable[[NodeContext], Collector | None], ...] = (
     open_usage_series,
     open_pressure_series,
     open_series_keeper,
@@ -60,6 +36,6 @@ JOBS: tuple[Callable[[ColocationParts, contextlib.ExitStack], Collector | None],
 )
 
 
-def open_jobs(parts: ColocationParts, stack: contextlib.ExitStack) -> list[Collector]:
+def open_jobs(node: NodeContext) -> list[Collector]:
     """Open those whose feature gates are on."""
-    return [job for each in JOBS if (job := each(parts, stack)) is not None]
+    return [job for each in JOBS if (job := each(node)) is not None]

@@ -5,7 +5,6 @@ Source: koordinator pkg/koordlet/runtimehooks/nri/server.go.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,19 +14,19 @@ from koordebpf.kernel.host.protection import return_large_blocks
 from koordebpf.kube.nri.plugin import NriPlugin
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
 
 _DRY_RUN = "-dry-run"
 
 
-def open_nri(parts: ColocationParts, stack: contextlib.ExitStack) -> AnswersJob:
+def open_nri(node: NodeContext) -> AnswersJob:
     """Register with the container runtime, from a thread of its own, until the stack is closed."""
-    config, settings = parts.config, parts.config.nri
-    if not parts.acts:
+    config, settings = node.config, node.config.nri
+    if not node.acts:
         settings = replace(settings, name=settings.name + _DRY_RUN, failure_policy="ignore")
     return_large_blocks()  # a runtime begins with a list of all its containers, in messages of 4 MiB
-    answers, rules = open_answers(parts, stack)
-    plugin = stack.enter_context(NriPlugin(settings, answers, run_first if config.lock_memory else None))
+    answers, rules = open_answers(node)
+    plugin = node.stack.enter_context(NriPlugin(settings, answers, run_first if config.lock_memory else None))
     job = AnswersJob("NRI", plugin, answers, rules)
-    report(job, answers, "nri", parts, has_koordlets_name=config.koordinator_metrics)
+    report(job, answers, "nri", node, has_koordlets_name=config.koordinator_metrics)
     return job

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
 
 GATE: Final = "PeakPrediction"
 
 
-def open_prediction(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+def open_prediction(node: NodeContext) -> Collector | None:
     """Return the job, which its schedule closes. None: the gate is off."""
-    if not parts.config.feature_gates.get(GATE):
+    if not node.config.feature_gates.get(GATE):
         return None
     from koordebpf.agent.colocation.prediction import prediction_of
 
-    return prediction_of(parts)
+    return prediction_of(node)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from koordebpf.agent.colocation.jobs import ColocationParts
+from koordebpf.agent.context import NodeContext
 from koordebpf.agent.lifecycle.node_lock import folder_of
 from koordebpf.clock import Clock, Due, SystemClock
 from koordebpf.collect.cluster_view import Known
@@ -241,10 +241,10 @@ class _Round:
         self.peaks: dict[str, Amounts] = {}
 
 
-def prediction_of(parts: ColocationParts) -> PeakPrediction:
+def prediction_of(node: NodeContext) -> PeakPrediction:
     """Return the job of an agent."""
-    settings, scope = parts.config.prediction, parts.measuring.watch.scope
-    folder = Path(settings.folder) if settings.folder else folder_of(parts.config.run_dir, scope) / "prediction"
+    settings, scope = node.config.prediction, node.measuring.watch.scope
+    folder = Path(settings.folder) if settings.folder else folder_of(node.config.run_dir, scope) / "prediction"
     koordlet = Path(settings.koordlet_folder) if settings.koordlet_folder else None
-    keeper = CheckpointKeeper(folder, koordlet, writes=parts.acts)
-    return PeakPrediction(parts.measuring.known, parts.measuring.prediction, settings, keeper, SystemClock())
+    keeper = CheckpointKeeper(folder, koordlet, writes=node.acts)
+    return PeakPrediction(node.measuring.known, node.measuring.prediction, settings, keeper, SystemClock())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
 
 log = logging.getLogger(__name__)
@@ -16,13 +15,13 @@ log = logging.getLogger(__name__)
 GATE = "PSICollector"
 
 
-def open_pressure_series(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+def open_pressure_series(node: NodeContext) -> Collector | None:
     """Return the collector; None: its gate is off, and nothing is loaded."""
-    if not parts.config.feature_gates.get(GATE, False):
+    if not node.config.feature_gates.get(GATE, False):
         return None
     from koordebpf.collect.usage.pressure import DerivedPressure, FilePressure, PressureCollector, PressureReader
 
-    measuring = parts.measuring
+    measuring = node.measuring
     watch, history = measuring.watch, measuring.history
     reader: PressureReader
     if watch.scope.hierarchy.version == 2:

@@ -5,24 +5,23 @@ Source: koordinator pkg/koordlet/runtimehooks/proxyserver.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from koordebpf.agent.colocation.container_answers import AnswersJob, open_answers, report, run_first
 from koordebpf.kube.runtime_proxy.server import RuntimeProxyServer
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
 
 
-def open_runtime_proxy(parts: ColocationParts, stack: contextlib.ExitStack) -> AnswersJob:
+def open_runtime_proxy(node: NodeContext) -> AnswersJob:
     """Serve from a thread of its own until the stack is closed."""
-    config = parts.config
-    answers, rules = open_answers(parts, stack)
+    config = node.config
+    answers, rules = open_answers(node)
     begin = run_first if config.lock_memory else None
-    server = stack.enter_context(RuntimeProxyServer(config.runtime_proxy, answers, begin))
+    server = node.stack.enter_context(RuntimeProxyServer(config.runtime_proxy, answers, begin))
     job = AnswersJob("runtime proxy", server, answers, rules)
     # Both have koordlet's metric: it is the runtime's own where that asks.
     has_koordlets_name = config.koordinator_metrics and not config.nri.enabled
-    report(job, answers, "runtime_proxy", parts, has_koordlets_name=has_koordlets_name)
+    report(job, answers, "runtime_proxy", node, has_koordlets_name=has_koordlets_name)
     return job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from koordebpf.clock import Due
 from koordebpf.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
     from koordebpf.state.series.node import NodeSeries
     from koordebpf.state.series.settings import SeriesSettings
@@ -26,16 +25,16 @@ SNAPSHOT_NAME = "series.snapshot"
 _SAY_NS = 60 * NS_PER_S
 
 
-def open_series_keeper(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+def open_series_keeper(node: NodeContext) -> Collector | None:
     """Continue the series of the agent before this one, if this one acts. None: the gate is off."""
-    if not parts.config.feature_gates.get(GATE):
+    if not node.config.feature_gates.get(GATE):
         return None
-    settings, series = parts.config.series, parts.measuring.series
-    if not parts.acts:
+    settings, series = node.config.series, node.measuring.series
+    if not node.acts:
         return SeriesKeeper(None, settings)
     from koordebpf.store.series.snapshot import SnapshotWriter, restore_series
 
-    path = folder_of(parts.config.run_dir, parts.measuring.watch.scope) / SNAPSHOT_NAME
+    path = folder_of(node.config.run_dir, node.measuring.watch.scope) / SNAPSHOT_NAME
     restore_series(path, series, time.monotonic_ns())
     return SeriesKeeper(SnapshotWriter(path, series), settings)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
 
 log = logging.getLogger(__name__)
@@ -16,15 +15,15 @@ log = logging.getLogger(__name__)
 GATES = ("UsageSeries", "PeakPrediction", "NodeMetricReport")
 
 
-def open_usage_series(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+def open_usage_series(node: NodeContext) -> Collector | None:
     """Return the collector; None: no gate needs it, and nothing is loaded."""
-    if not any(parts.config.feature_gates.get(gate, False) for gate in GATES):
+    if not any(node.config.feature_gates.get(gate, False) for gate in GATES):
         return None
     from koordebpf.collect.usage.collector import UsageCollector
     from koordebpf.collect.usage.cpu import cpu_mounts
     from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 
-    measuring = parts.measuring
+    measuring = node.measuring
     scope = measuring.watch.scope
     memory = ControllerMount(scope.hierarchy.version, scope.hierarchy.mount_point)
     collector = UsageCollector(
@@ -33,7 +32,7 @@ def open_usage_series(parts: ColocationParts, stack: contextlib.ExitStack) -> Co
         measuring.collector,
         cpu_mounts(find_controllers(), memory),
         lambda: measuring.known.host_applications,
-        with_page_cache=parts.config.usage.page_cache,
+        with_page_cache=node.config.usage.page_cache,
     )
     log.info("usage of pods and containers is measured by %s", collector.counters.how)
     return collector

@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from koordebpf.agent.config.schema import TYPED, Setting, settings
-from koordebpf.agent.config.settings import AgentConfig, agent_config, defaults_for
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.manifest import parse_documents
 from koordebpf.kube.sources.positions import position
@@ -79,46 +79,18 @@ def read_config(path: str, text: bytes) -> dict[str, Any]:
             if value is not None or setting.default is not None:  # else null is what it would be without
                 _put(given, setting.field, value)
     if problems:
-        raise ConfigProblems(tuple(_placed(each, path, text) for each in problems))
+        raise ConfigProblems(tuple(placed(each, path, text) for each in problems))
     return given
 
 
-# PATH: FIELD becomes PATH:LINE:COLUMN: FIELD. What was typed as an option has no lines.
-def _placed(problem: ConfigError, path: str, text: bytes) -> ConfigError:
+def placed(problem: ConfigError, path: str, text: bytes) -> ConfigError:
+    """Return the error of PATH: FIELD as one of PATH:LINE:COLUMN: FIELD; what was typed as an option has no lines."""
     before, has_field, field = problem.path.partition(": ")
     if path.startswith("--") or not has_field or before != path:
         return problem
     if (place := position(text, field)) is None:
         return problem
     return ConfigError(f"{path}:{place[0]}:{place[1]}: {field}", problem.value, problem.rule)
-
-
-def check_config(path: str, text: bytes) -> dict[str, Any]:
-    """Return the same of a file that an agent can run with as it is.
-
-    Raises:  ConfigProblems, ConfigError: as `read_config`, and where two settings contradict each other.
-    """
-    given = read_config(path, text)
-    try:
-        agent_config(given)
-    except ConfigError as error:
-        problem = ConfigError(f"{path}: {error.path}", error.value, error.rule)
-        raise ConfigProblems((_placed(problem, path, text),)) from None
-    return given
-
-
-def differences(given: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return by path of the file the default and what the settings change it to, both in the file's form."""
-    config = agent_config(given)
-    base = defaults_for(config.source, config.compat)
-    first = AgentConfig()
-    changes: dict[str, tuple[Any, Any]] = {}
-    for setting in settings():
-        default = _at(first if setting.path in ("source.type", "compat") else base, setting.field)
-        value = _at(config, setting.field)
-        if value != default:
-            changes[setting.path] = (file_value(setting, default), file_value(setting, value))
-    return changes
 
 
 def places(given: Mapping[str, Any]) -> set[str]:
@@ -144,7 +116,7 @@ def config_text(config: AgentConfig) -> str:
         indent = "  " * len(sections)
         if tuple(sections) not in shared:
             lines += _comment(setting.why, indent)
-        value = file_value(setting, _at(config, setting.field))
+        value = file_value(setting, value_at(config, setting.field))
         shown = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**31)
         lines.append(f"{indent}{name}: {shown.removesuffix(_DOCUMENT_END).rstrip()}")
     return "\n".join(lines) + "\n"
@@ -327,7 +299,8 @@ def _per_s(setting: Setting) -> int:
     return next(each for suffix, each in _PER_S.items() if setting.field[-1].endswith(suffix))
 
 
-def _at(config: AgentConfig, field: tuple[str, ...]) -> Any:
+def value_at(config: AgentConfig, field: tuple[str, ...]) -> Any:
+    """Return what a setting is; `field` as `Setting.field`."""
     return reduce(lambda of, name: of[name] if isinstance(of, Mapping) else getattr(of, name), field, config)
 
 

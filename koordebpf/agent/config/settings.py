@@ -10,10 +10,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, check_eviction_hooks
+from koordebpf.act.eviction_hooks.settings import EvictionHookSettings
 from koordebpf.act.writer.settings import WriterSettings
-from koordebpf.agent.config.killers import check_killers
-from koordebpf.errors import ConfigError
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
@@ -24,18 +22,17 @@ from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.policy.strategies import FEATURE_GATES, HOOK_GATES, JOB_GATES, OWN_GATES, QOS_GATES, StrategySettings
+from koordebpf.policy.strategies import FEATURE_GATES, JOB_GATES, OWN_GATES, QOS_GATES, StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.wake import WakeSettings
 from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
-from koordebpf.state.pods.namespaces import as_written, check_namespaces
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.usage.settings import UsageSettings
 from koordebpf.state.view import ExecutorName
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.shadow.settings import ShadowSettings
-from koordebpf.units import NS_PER_MS, NS_PER_S, format_ns
+from koordebpf.units import NS_PER_MS, NS_PER_S
 
 SourceName = Literal["file", "kubelet", "api"]
 Compat = Literal["none", "strict"]
@@ -169,18 +166,6 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     lock_memory: bool = True
 
 
-def agent_config(given: Mapping[str, Any]) -> AgentConfig:
-    """Return the configuration with what was given by field, and the defaults that depend on another field.
-
-    What is given of `eviction`, `guards`, `emergency`, `node_mark` and `feature_gates` are mappings by field or gate.
-
-    Raises:  ConfigError: two of them contradict each other.
-    """
-    config = with_values(defaults_for(given.get("source") or "file", given.get("compat") or "none"), given)
-    _check(config)
-    return config
-
-
 def defaults_for(source: SourceName, compat: Compat) -> AgentConfig:
     """Return the defaults that go with this source and this compatibility."""
     gates, eviction = dict(FEATURE_GATES), EvictSettings()
@@ -211,61 +196,6 @@ def with_values(base: T, given: Mapping[str, Any]) -> T:
         else:
             changes[name] = value
     return replace(base, **changes)
-
-
-def _check(config: AgentConfig) -> None:
-    if config.sample_cap_ns < config.sample_floor_ns:
-        rule = f"must be sampling.floor ({format_ns(config.sample_floor_ns)}) or more"
-        raise ConfigError("sampling.cap", format_ns(config.sample_cap_ns), rule)
-    if config.node_mark.type != "nothing" and config.source == "file":
-        raise ConfigError("nodeMark.type", config.node_mark.type, "needs source api or kubelet: files have no Node")
-    if config.shadow.configurations:
-        from koordebpf.agent.shadow.open import shadow_variants
-
-        shadow_variants(config.shadow)
-    eviction, emergency = config.eviction, config.emergency
-    for place, is_on in (
-        ("preferAggressor", eviction.prefer_aggressor),
-        ("acrossPriorities", eviction.across_priorities),
-        ("spreadOwners", eviction.spread_owners),
-    ):
-        if is_on and eviction.strict_compat:
-            raise ConfigError(f"eviction.{place}", is_on, "must be false with compat: strict, which is another order")
-    of_koordlet = {*JOB_GATES, *HOOK_GATES}
-    on = [name for name in OWN_GATES if name not in of_koordlet and config.feature_gates.get(name)]
-    if eviction.strict_compat and on:
-        rule = "must be false with compat: strict: Koordinator has no such feature"
-        raise ConfigError(f"featureGates.{on[0]}", True, rule)
-    _check_exemptions(config)
-    check_eviction_hooks(config.eviction_hooks)
-    check_killers(config)
-    if emergency.action == "nothing":
-        return
-    if config.source != "api":
-        raise ConfigError(
-            "emergency.action", emergency.action, "needs source api; with another one executor.killAfter serves"
-        )
-    if emergency.after_ns < config.guards.pods_max_age_ns:
-        fresh = format_ns(config.guards.pods_max_age_ns)
-        rule = f"must be guards.podsMaxAge ({fresh}) or more: until then the list of pods counts as fresh"
-        raise ConfigError("emergency.after", format_ns(emergency.after_ns), rule)
-    if emergency.max_age_ns <= emergency.after_ns:
-        rule = f"must be more than emergency.after ({format_ns(emergency.after_ns)})"
-        raise ConfigError("emergency.maxAge", format_ns(emergency.max_age_ns), rule)
-
-
-def _check_exemptions(config: AgentConfig) -> None:
-    exemptions = config.eviction.exemptions
-    for name, place in (
-        ("budgets", "budgets"),
-        ("policies", "policies"),
-        ("grace_periods", "gracePeriods"),
-        ("qos_labels", "qosLabels"),
-    ):
-        check_namespaces(getattr(exemptions, name), f"eviction.exemptions.{place}")
-    if "*" not in exemptions.budgets and config.executor == "api" and config.kill_after_s is None:
-        rule = "needs executor.killAfter with executor.type api: the API server honours every PodDisruptionBudget"
-        raise ConfigError("eviction.exemptions.budgets", as_written(exemptions.budgets), rule)
 
 
 def named_gates(given: Sequence[str]) -> tuple[dict[str, bool], tuple[str, ...]]:

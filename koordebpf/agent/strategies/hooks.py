@@ -24,7 +24,7 @@ from koordebpf.state.view import NodeView
 if TYPE_CHECKING:
     from koordebpf.act.hooks.core_cookies import CoreCookies
     from koordebpf.act.hooks.oom_scores import OomScores
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.hooks.collector import HookCollector
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def hooks_of(config: AgentConfig) -> frozenset[str]:
     return frozenset(each.name for each in RUNTIME_HOOKS if config.feature_gates.get(each.gate))
 
 
-def open_runtime_hooks(given: OpenWith) -> RuntimeHooks | None:
+def open_runtime_hooks(node: NodeContext) -> RuntimeHooks | None:
     """Return them; None: the gate of each hook is off.
 
     What an agent that was killed has left is put back first. Where files may hold what an agent before this one wrote
@@ -86,14 +86,14 @@ def open_runtime_hooks(given: OpenWith) -> RuntimeHooks | None:
 
     Raises:  SupportError: no sysfs.
     """
-    folder, report, is_on = given.folder, given.report, bool(hooks_of(given.config))
+    folder, report, is_on = node.folder, node.report, bool(hooks_of(node.config))
     records = [folder / SCORES, folder / COOKIES] if folder else [None, None]
     if not is_on and not any(each is not None and each.exists() for each in records):
         return None
     from koordebpf.act.hooks.core_cookies import CoreCookies
     from koordebpf.act.hooks.oom_scores import OomScores
 
-    watch, mounts = given.measuring.watch, find_controllers()
+    watch, mounts = node.measuring.watch, find_controllers()
     mount_point = watch.scope.hierarchy.mount_point
     scores, cookies = OomScores(mount_point, records[0], report), CoreCookies(mount_point, records[1], report)
     scores.restore(time.monotonic_ns())
@@ -102,9 +102,9 @@ def open_runtime_hooks(given: OpenWith) -> RuntimeHooks | None:
         return None
     from koordebpf.collect.hooks.collector import HookCollector
 
-    collector = HookCollector(watch.index, given.measuring.known, mounts.get("cpu"), watch.scope.node_path)
-    collector.due = given.due(collector.period_ns)
-    collector.admits_all = given.writer.is_journalled or given.is_one_frame
+    collector = HookCollector(watch.index, node.measuring.known, mounts.get("cpu"), watch.scope.node_path)
+    collector.due = node.due(collector.period_ns)
+    collector.admits_all = node.writer.is_journalled or node.is_one_frame
     hooks = RuntimeHooks(collector, scores, cookies)
-    given.stack.callback(hooks.close)
+    node.stack.callback(hooks.close)
     return hooks

@@ -1,16 +1,38 @@
-"""What parts of a round have in common: they need no round of their own, and log once what cannot be used."""
+"""What a strategy's part of a round is, and what most of them have in common."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.report.log.problems import ProblemLog
+from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 
 D = TypeVar("D", bound=Decision[Any])
+
+
+class RoundPart(Protocol):
+    """One of them. Nothing of it waits.
+
+    `needs_cpu`: it decides from a measurement of the CPUs, too.
+    """
+
+    needs_cpu: bool
+
+    def take_due(self, now_ns: int) -> bool:
+        """Tell whether a round is to be made before its time; once for each reason."""
+
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """Return the measurement with this part's own; as it is where that could not be made.
+
+        `is_sample`: memory is short, and a round has no time for anything else.
+        """
+
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Act on the decisions of a round, by strategy; what skipped the round keeps what it has."""
 
 
 class RegularPart:

@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from koordebpf.agent.config.settings import agent_config, named_gates
+from koordebpf.agent.config.checked import agent_config
+from koordebpf.agent.config.settings import named_gates
 from koordebpf.agent.run import run_agent
 from koordebpf.slo.convert import laid_over
 from koordebpf.store.outputs.output_file import check_output, is_descriptor

@@ -18,10 +18,12 @@ from msgspec.structs import replace
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.context import NodeContext
 from koordebpf.agent.katalyst.open import open_collector
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.serving import open_metrics
-from koordebpf.agent.strategies.round_parts import ROUND_PARTS, OpenWith, RoundPart
+from koordebpf.agent.strategies.part import RoundPart
+from koordebpf.agent.strategies.round_parts import ROUND_PARTS
 from koordebpf.collect.frame import frame_of
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
@@ -101,7 +103,7 @@ class _Node:
     def _opened(self, loop: Loop, beside: Path, stack: contextlib.ExitStack) -> list[_Measure]:
         gates = {**self._config.feature_gates, **{each.gate: True for each in OWN_STRATEGIES}}
         config = replace(self._config, feature_gates=gates, enforce=False)
-        given = OpenWith(
+        node = NodeContext(
             config=config,
             measuring=self._measuring,
             writer=CgroupWriter(Places(find_controllers()), None, config.writer),
@@ -110,9 +112,9 @@ class _Node:
             report=lambda _: None,
             metrics=open_metrics(config, self._measuring.prediction),
             stack=stack,
-            beside=beside,
+            other_folder=beside,
         )
-        parts = [part for each in ROUND_PARTS if (part := self._tried(functools.partial(each, given))) is not None]
+        parts = [part for each in ROUND_PARTS if (part := self._tried(functools.partial(each, node))) is not None]
         katalyst = self._tried(lambda: open_collector(settings_of(KATALYST_EVICTION, config), self._measuring, stack))
         measures = [_measure_of(part) for part in parts]
         if katalyst is not None:

@@ -134,7 +134,7 @@ class SimulatedNode:
             measuring = open_measuring(self.config, scope, source, self._agent)
             actions = run.open_actions(self.config, self._agent)
             made = run._open_agent(self.config, scope, self._loop, measuring, acting, actions, None, self._agent)
-            self._ticking, self._sinks, executor = made
+            self._ticking, self._sinks, executor, _ = made
             self._executor = getattr(executor, "_api", executor)
             self.is_running = True
 

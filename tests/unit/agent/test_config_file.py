@@ -15,20 +15,19 @@ import pytest
 import yaml
 
 from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.agent.config.checked import agent_config, check_config, differences
 from koordebpf.agent.config.file import (
     API_VERSION,
     KIND,
     ConfigProblems,
-    check_config,
     config_schema,
     config_text,
-    differences,
     file_value,
     places,
     read_config,
 )
 from koordebpf.agent.config.schema import Setting, settings
-from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig, agent_config
+from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings

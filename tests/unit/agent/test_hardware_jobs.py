@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,16 +12,18 @@ from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open
 from koordebpf.agent.colocation.jobs import JOBS
 from koordebpf.agent.colocation.reports.topology_report import open_topology_report
 from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.context import NodeContext
 from koordebpf.policy.strategies import JOB_GATES
+from tests.support.contexts import context_of
 
 OURS = (open_topology_report, open_cpi, open_gpu, open_cold_memory)
 GATES = ("NodeTopologyReport", "CPICollector", "Accelerators", "ColdPageCollector")
 
 
-def parts(**gates: bool) -> Any:
+def node(**gates: bool) -> NodeContext:
     version = SimpleNamespace(version=2, mount_point=None)
     watch = SimpleNamespace(scope=SimpleNamespace(hierarchy=version), index=None)
-    return SimpleNamespace(config=AgentConfig(feature_gates=gates), measuring=SimpleNamespace(watch=watch), acts=False)
+    return context_of(AgentConfig(feature_gates=gates), SimpleNamespace(watch=watch))
 
 
 def test_they_are_jobs_with_gates_that_are_off() -> None:
@@ -33,12 +33,12 @@ def test_they_are_jobs_with_gates_that_are_off() -> None:
 
 def test_with_the_gates_off_there_is_no_job_and_nothing_of_it_is_imported() -> None:
     code = (
-        "import contextlib, sys; from types import SimpleNamespace as S\n"
+        "import sys; from types import SimpleNamespace as S\n"
         "from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu\n"
         "from koordebpf.agent.colocation.reports.topology_report import open_topology_report\n"
-        "parts = S(config=S(feature_gates={}))\n"
+        "node = S(config=S(feature_gates={}))\n"
         "opened = (open_cpi, open_gpu, open_cold_memory, open_topology_report)\n"
-        "jobs = [each(parts, contextlib.ExitStack()) for each in opened]\n"
+        "jobs = [each(node) for each in opened]\n"
         "print(jobs, [name for name in sys.modules if 'topology.' in name or 'hardware' in name or 'pynvml' in name])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -48,8 +48,7 @@ def test_with_the_gates_off_there_is_no_job_and_nothing_of_it_is_imported() -> N
 def test_a_gpu_without_a_driver_and_memory_without_kidled_are_said_to_be_missing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with contextlib.ExitStack() as stack:
-        assert open_gpu(parts(Accelerators=True), stack) is None
-        assert open_cold_memory(parts(ColdPageCollector=True), stack) is None
+    assert open_gpu(node(Accelerators=True)) is None
+    assert open_cold_memory(node(ColdPageCollector=True)) is None
     assert "usage of GPUs is not measured: GPUs: " in caplog.text
     assert "cold memory is not measured: cold memory: " in caplog.text

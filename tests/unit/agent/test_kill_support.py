@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.config.settings import agent_config
+from koordebpf.agent.config.checked import agent_config
 from koordebpf.agent.lifecycle import kill_support
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_containers, pod_targets
 from koordebpf.attribution.index import CgroupIndex

@@ -252,12 +252,12 @@ def test_a_usage_that_no_machine_has_leaves_only_its_own_pod_out(folder):
 
 def test_with_its_gate_off_nothing_of_it_is_loaded():
     code = (
-        "import sys, contextlib\n"
+        "import sys\n"
         "import koordebpf.agent.run\n"
-        "from koordebpf.agent.colocation.jobs import ColocationParts, open_prediction\n"
+        "from tests.support.contexts import context_of\n"
+        "from koordebpf.agent.colocation.jobs import open_prediction\n"
         "from koordebpf.agent.config.settings import AgentConfig\n"
-        "parts = ColocationParts(config=AgentConfig(), measuring=None, loop=None, acts=True)\n"
-        "assert open_prediction(parts, contextlib.ExitStack()) is None\n"
+        "assert open_prediction(context_of(AgentConfig())) is None\n"
         "import json\n"
         "print(json.dumps([name for name in sys.modules if 'predict' in name or 'checkpoint' in name]))"
     )

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.strategies import hooks
 from koordebpf.agent.strategies.hooks import RuntimeHooks
+from koordebpf.agent.strategies.part import RoundPart
 from koordebpf.agent.strategies.qos import block_io, cpu_burst, memory_qos, rdt_resctrl
 from koordebpf.agent.strategies.qos.block_io import BlockIOPart
 from koordebpf.agent.strategies.qos.cpu_burst import CpuBurstPart
 from koordebpf.agent.strategies.qos.memory_qos import MemoryQosPart
 from koordebpf.agent.strategies.qos.rdt_resctrl import RdtResctrlPart
 from koordebpf.agent.strategies.qos.system_config import SystemConfigPart
-from koordebpf.agent.strategies.round_parts import OpenWith, RoundPart, open_round_parts
+from koordebpf.agent.strategies.round_parts import open_round_parts
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.files import CgroupFile
@@ -43,6 +44,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu_burst.measured import BurstMeasured
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.resctrl.measured import ResctrlMeasured
+from tests.support.contexts import context_of
 from tests.support.values.builders import frame
 
 if TYPE_CHECKING:
@@ -80,18 +82,10 @@ def open_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open
         hierarchy = MemoryHierarchy(2, tmp_path, 0)
         scope = SimpleNamespace(node_path="", hierarchy=hierarchy)
         watch = SimpleNamespace(index=CgroupIndex(), scope=scope)
-        opened: Any = SimpleNamespace(
-            config=AgentConfig(feature_gates=gates),
-            measuring=SimpleNamespace(watch=watch, known=Known()),
-            writer=SimpleNamespace(is_journalled=False),
-            loop=SimpleNamespace(wake=lambda: None),
-            folder=None,
-            report=lambda _: None,
-            metrics=AgentMetrics(),
-            stack=stack,
-            beside=None,
-        )
-        return open_round_parts(OpenWith(**{**vars(opened), **given}))
+        measuring = SimpleNamespace(watch=watch, known=Known())
+        loop = SimpleNamespace(wake=lambda: None)
+        config = AgentConfig(feature_gates=gates)
+        return open_round_parts(context_of(config, measuring, stack=stack, loop=loop, **given))
 
     yield _open
     stack.close()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koordebpf.agent.colocation import nri, runtime_proxy
 from koordebpf.agent.colocation.open_runtime import open_nri_plugin, open_runtime_proxy_hooks
-from koordebpf.agent.config.settings import agent_config
+from koordebpf.agent.config.checked import agent_config
 from koordebpf.policy.strategies import HOOK_GATES
+from tests.support.contexts import context_of
 
 ON = {"feature_gates": {gate: gate == "GroupIdentity" for gate in HOOK_GATES}}
 OFF = {"feature_gates": dict.fromkeys(HOOK_GATES, False)}
@@ -25,10 +25,8 @@ def openers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(setting: str, settings: dict[str, Any], *, enabled: bool = True, acts: bool = True) -> Any:
     config = agent_config({**settings, setting: {"enabled": enabled}})
-    parts: Any = SimpleNamespace(config=config, acts=acts)
     opener = open_nri_plugin if setting == "nri" else open_runtime_proxy_hooks
-    with contextlib.ExitStack() as stack:
-        return opener(parts, stack)
+    return opener(context_of(config, folder=Path("/nowhere") if acts else None))
 
 
 @pytest.mark.parametrize("setting", ["nri", "runtime_proxy"])

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.colocation.jobs import ColocationParts
 from koordebpf.agent.colocation.series_keeper import GATE, SeriesKeeper, open_series_keeper
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.scope import NodeScope
@@ -20,6 +19,7 @@ from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.store.series.snapshot import SnapshotWriter, restore_series
 from koordebpf.units import MIB, NS_PER_S
+from tests.support.contexts import context_of
 
 
 @pytest.fixture
@@ -61,11 +61,9 @@ def test_only_the_agent_that_acts_writes_one(settings, tmp_path, acts, written):
     watch = SimpleNamespace(scope=NodeScope("machine", hierarchy, hierarchy.mount_point, 1))
     measuring: Any = SimpleNamespace(series=SeriesStore(settings), watch=watch)
     config = AgentConfig(run_dir=tmp_path, series=settings, feature_gates={GATE: True})
-    loop: Any = None
-    parts = ColocationParts(config=config, measuring=measuring, loop=loop, acts=acts)
     # WHEN a snapshot is due, and when it ends
     with contextlib.ExitStack() as stack:
-        keeper = open_series_keeper(parts, stack)
+        keeper = open_series_keeper(context_of(config, measuring, stack=stack, folder=tmp_path if acts else None))
         assert keeper is not None
         keeper.collect(time.monotonic_ns() + 2 * settings.snapshot_ns, measuring.series)
         due = [path.name for path in (tmp_path / "machine").iterdir()]

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-from koordebpf.agent.config.file import check_config
-from koordebpf.agent.config.settings import AgentConfig, agent_config
+from koordebpf.agent.config.checked import agent_config, check_config
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.shadow.open import open_shadow, shadow_variants
 from koordebpf.agent.shadow.sink import ShadowSink
 from koordebpf.collect.node_watch import SignalState

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,12 +11,12 @@ from koordebpf.agent.colocation.pressure_series import open_pressure_series
 from koordebpf.agent.colocation.usage_series import GATES, open_usage_series
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.policy.strategies import JOB_GATES
+from tests.support.contexts import context_of
 
 
 @pytest.mark.parametrize("opener", [open_usage_series, open_pressure_series])
 def test_without_a_gate_nothing_is_opened(opener):
-    parts: Any = SimpleNamespace(config=AgentConfig())  # nothing else may be looked at
-    assert opener(parts, contextlib.ExitStack()) is None
+    assert opener(context_of(AgentConfig())) is None
 
 
 def test_their_gates_are_jobs_and_off():

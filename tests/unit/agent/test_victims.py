@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig, agent_config
+from koordebpf.agent.config.checked import agent_config
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.victims import may_be_victim
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
 

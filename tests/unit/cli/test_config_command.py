@@ -11,7 +11,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from koordebpf.agent.config.settings import AgentConfig, agent_config
+from koordebpf.agent.config.checked import agent_config
+from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.cli import _group
 from koordebpf.cli.config import config
 from koordebpf.errors import ConfigError

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.collector import NodeParts
 from koordebpf.collect.collectors import open_schedule
 from koordebpf.collect.forecasts import Forecasts
 from koordebpf.collect.history import NodeHistory
@@ -144,7 +143,7 @@ class TestPodPressure:
         watched: list[int] = []
         loop: Any = SimpleNamespace(watch=lambda fd, *_, **__: watched.append(fd), unwatch=watched.remove)
         node.watch.source = SimpleNamespace(state=lambda: SimpleNamespace(pods=pods))  # type: ignore[assignment]
-        return PodPressure(NodeParts(node.watch, loop)), watched
+        return PodPressure(node.watch, loop), watched
 
     def test_triggers_are_of_latency_sensitive_pods_with_a_cgroup(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,7 +174,7 @@ class TestPodPressure:
         job.close = lambda: closed.append("job")
         with contextlib.ExitStack() as stack:
             loop: Any = SimpleNamespace(watch=lambda *_, **__: watched.append(1), unwatch=watched.remove)
-            schedule = open_schedule(NodeParts(node.watch, loop), node_series(), stack, [job])
+            schedule = open_schedule(node.watch, loop, node_series(), stack, [job])
             assert schedule.run(0) == NS_PER_S
         assert (closed, watched) == (["job"], [])
         node.close()

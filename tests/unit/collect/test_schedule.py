@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from koordebpf.clock import Due
-from koordebpf.collect.collector import Collector, NodeParts, Schedule
+from koordebpf.collect.collector import Collector, Schedule
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone
+from koordebpf.kernel.io.loop import Loop
 from koordebpf.state.series.node import NODE, NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 LOAD = ("load1", NODE)
+NOTHING: Any = (None, None)  # of a node: these look at none of it
 
 
 class LoadAverage:
@@ -22,7 +26,7 @@ class LoadAverage:
     name = "load average"
     period_ns = 2 * NS_PER_S
 
-    def __init__(self, parts: NodeParts) -> None:
+    def __init__(self, watch: NodeWatch, loop: Loop) -> None:
         self.asked_ns: list[int] = []
         self.is_closed = False
 
@@ -49,16 +53,16 @@ class Broken(LoadAverage):
 
 
 def test_a_line_in_the_tuple_is_all_that_a_collector_needs():
-    collectors: tuple[Callable[[NodeParts], Collector], ...] = (LoadAverage,)
+    collectors: tuple[Callable[[NodeWatch, Loop], Collector], ...] = (LoadAverage,)
     series = node_series()
-    schedule = Schedule([each(None) for each in collectors], series)  # type: ignore[arg-type]
+    schedule = Schedule([each(*NOTHING) for each in collectors], series)
     assert [schedule.run(second * NS_PER_S) for second in range(9)][-1] == 10 * NS_PER_S
     assert series.query(LOAD, 8 * NS_PER_S, 60 * NS_PER_S, "count") == 5
     assert series.query(LOAD, 8 * NS_PER_S, 60 * NS_PER_S, "p90") == 6
 
 
 def test_each_is_asked_at_its_own_pace():
-    slow, fast = LoadAverage(None), Failing(None)  # type: ignore[arg-type]
+    slow, fast = LoadAverage(*NOTHING), Failing(*NOTHING)
     schedule = Schedule([slow, fast], node_series())
     due_ns, wakes = schedule.run(NS_PER_S), 0
     while due_ns is not None and due_ns <= 9 * NS_PER_S:
@@ -69,7 +73,7 @@ def test_each_is_asked_at_its_own_pace():
 
 
 def test_those_that_are_nearly_due_share_a_wake_up():
-    collector = LoadAverage(None)  # type: ignore[arg-type]
+    collector = LoadAverage(*NOTHING)
     schedule = Schedule([collector], node_series())
     assert schedule.run(10 * NS_PER_S) == 12 * NS_PER_S
     assert schedule.run(11 * NS_PER_S) == schedule.run(12 * NS_PER_S - 201 * NS_PER_MS) == 12 * NS_PER_S
@@ -78,7 +82,7 @@ def test_those_that_are_nearly_due_share_a_wake_up():
 
 
 def test_one_that_fails_is_logged_once_for_each_reason_and_does_not_stop_the_others(caplog):
-    failing, other = Failing(None), LoadAverage(None)  # type: ignore[arg-type]
+    failing, other = Failing(*NOTHING), LoadAverage(*NOTHING)
     schedule = Schedule([failing, other], node_series())
     with caplog.at_level(logging.WARNING):
         for second in range(6):
@@ -90,11 +94,11 @@ def test_one_that_fails_is_logged_once_for_each_reason_and_does_not_stop_the_oth
 
 def test_a_bug_ends_the_tick():
     with pytest.raises(AssertionError):
-        Schedule([Broken(None)], node_series()).run(0)  # type: ignore[arg-type]
+        Schedule([Broken(*NOTHING)], node_series()).run(0)
 
 
 def test_every_collector_is_closed():
-    collectors = [LoadAverage(None), Failing(None)]  # type: ignore[arg-type]
+    collectors = [LoadAverage(*NOTHING), Failing(*NOTHING)]
     Schedule(collectors, node_series()).close()
     assert all(each.is_closed for each in collectors)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 from koordebpf.clock import SystemClock
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.agent.colocation.jobs import ColocationParts
     from koordebpf.agent.colocation.reports.node_metric_job import NodeMetricJob
+    from koordebpf.agent.context import NodeContext
     from koordebpf.state.prediction.values import ProdPrediction
 
 GATE: Final = "NodeMetricReport"
@@ -18,23 +17,23 @@ _CLOSE_S: Final = 0.9  # threads end within a second
 _PREDICTED_NS: Final = 300 * NS_PER_S  # Why: a prediction is made each minute; one that is older says nothing of now
 
 
-def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> NodeMetricJob | None:
+def open_node_metric(node: NodeContext) -> NodeMetricJob | None:
     """Return the job where its feature gate is on; the stack ends its threads.
 
     An agent whose pods come from files knows no API server. In a dry run the NodeMetric is read, and not written.
     """
-    config = parts.config
+    config = node.config
     if not config.feature_gates.get(GATE):
         return None
     from koordebpf.agent.colocation.reports.node_metric_job import NodeMetricJob
     from koordebpf.agent.colocation.reports.node_metric_shown import NodeMetricShown
 
-    known, settings, latest = parts.measuring.known, config.node_metric, parts.measuring.prediction
+    known, settings, latest = node.measuring.known, config.node_metric, node.measuring.prediction
 
     def predicted(now_ns: int) -> ProdPrediction | None:
         return latest.newer_than(now_ns - _PREDICTED_NS)
 
-    beside, koordlet_node = parts.measuring.beside, config.node_name if config.koordinator_metrics else None
+    beside, koordlet_node = node.measuring.beside, config.node_name if config.koordinator_metrics else None
     if config.source == "file" or config.node_name is None:
         job = NodeMetricJob(known, settings, predict=predicted)
         NodeMetricShown(job, None, settings.latest_ns, tuple, SystemClock()).show(beside, koordlet_node)
@@ -47,8 +46,8 @@ def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> Nod
     from koordebpf.policy.node_metric.sending import Sending
 
     transport = open_cluster(config.kubeconfig, config.kube_context)
-    stack.callback(lambda: reflector.join(_CLOSE_S))
-    stack.callback(transport.close)
+    node.stack.callback(lambda: reflector.join(_CLOSE_S))
+    node.stack.callback(transport.close)
 
     # In the reflector's thread.
     def publish(is_news: bool) -> None:
@@ -63,13 +62,13 @@ def open_node_metric(parts: ColocationParts, stack: contextlib.ExitStack) -> Nod
 
     reflector = NodeMetricReflector(transport, config.node_name, publish)
     reporter = None
-    if parts.acts and config.enforce:
+    if node.acts and config.enforce:
         sending = Sending(settings, OtherWriter(MANAGER))
         reporter = NodeMetricReporter(NodeMetricStatus(transport, config.node_name), sending, reflector.recall)
-        stack.callback(reporter.close)
+        node.stack.callback(reporter.close)
     job = NodeMetricJob(known, settings, reporter, predicted)
     shown = NodeMetricShown(job, reporter, settings.latest_ns, lambda: reflector.view.problems, SystemClock())
     shown.show(beside, koordlet_node)
-    stack.callback(reflector.stop)
+    node.stack.callback(reflector.stop)
     reflector.start()
     return job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.act.topology.reporter import TopologyReporter
-    from koordebpf.agent.colocation.jobs import ColocationParts
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.cluster_view import Known
     from koordebpf.collect.collector import Collector
     from koordebpf.collect.cpu.files import CpuManagerReader
@@ -107,9 +106,9 @@ class NodeSources:
             self._kubelet.close()
 
 
-def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) -> Collector | None:
+def open_topology_report(node: NodeContext) -> Collector | None:
     """Return the job; None: its feature gate is off."""
-    config = parts.config
+    config = node.config
     if not config.feature_gates.get(GATE, False):
         return None
     from koordebpf.act.topology.reporter import TopologyReporter
@@ -126,12 +125,12 @@ def open_topology_report(parts: ColocationParts, stack: contextlib.ExitStack) ->
     url = config.kubelet_url
     sources = NodeSources(NodeInfoReader(), open_own_kubelet(config, url) if url else None)
     topologies = None
-    if parts.acts and config.node_name and config.source != "file":
+    if node.acts and config.node_name and config.source != "file":
         from koordebpf.kube.http.transport import open_cluster
 
         topologies = NodeTopologies(open_cluster(config.kubeconfig, config.kube_context), config.node_name)
     manager = CpuManagerReader(STATE, kubelet.read)
-    known, reporter = parts.measuring.known, TopologyReporter(sources, topologies)
+    known, reporter = node.measuring.known, TopologyReporter(sources, topologies)
     shown = TopologyShown(reporter, known, SystemClock(), is_sent=topologies is not None)
-    shown.show(parts.measuring.beside, config.node_name if config.koordinator_metrics else None)
+    shown.show(node.measuring.beside, config.node_name if config.koordinator_metrics else None)
     return TopologyJob(known, reporter, manager, kubelet)

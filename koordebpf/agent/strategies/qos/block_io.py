@@ -14,7 +14,7 @@ from koordebpf.policy.strategies import settings_of
 from koordebpf.state.measured import Measured
 
 if TYPE_CHECKING:
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.block_io.collector import BlockIOCollector
     from koordebpf.report.prom.qos.block_io import BlockIOMetrics
 
@@ -44,9 +44,9 @@ class BlockIOPart(StrategyPart[BlockIODecision]):
         return made.problems
 
 
-def open_block_io(given: OpenWith) -> BlockIOPart | None:
+def open_block_io(node: NodeContext) -> BlockIOPart | None:
     """Return it; None: its feature gate is off, or the node has no controller blkio or io, which is logged."""
-    if not given.config.feature_gates.get(BLOCK_IO.gate):
+    if not node.config.feature_gates.get(BLOCK_IO.gate):
         return None
     mounts = find_controllers()
     mount = mounts.get("blkio") or mounts.get("io")
@@ -56,9 +56,9 @@ def open_block_io(given: OpenWith) -> BlockIOPart | None:
     from koordebpf.collect.block_io.collector import BlockIOCollector
     from koordebpf.report.prom.qos.block_io import BlockIOMetrics
 
-    settings, watch = settings_of(BLOCK_IO, given.config), given.measuring.watch
-    collector = BlockIOCollector(watch.index, given.measuring.known, mount, settings.kubelet_dir)
-    collector.due = given.due(collector.period_ns)
+    settings, watch = settings_of(BLOCK_IO, node.config), node.measuring.watch
+    collector = BlockIOCollector(watch.index, node.measuring.known, mount, settings.kubelet_dir)
+    collector.due = node.due(collector.period_ns)
     metrics = BlockIOMetrics()
-    given.metrics.node.qos.append(metrics)
+    node.metrics.node.qos.append(metrics)
     return BlockIOPart(collector, metrics)

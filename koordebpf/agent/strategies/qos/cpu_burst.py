@@ -15,7 +15,7 @@ from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
 from koordebpf.state.measured import Measured
 
 if TYPE_CHECKING:
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.cpu_burst.collector import BurstCollector
     from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
 
@@ -63,24 +63,24 @@ class CpuBurstPart(StrategyPart[BurstDecision]):
         self._collector.close()
 
 
-def open_cpu_burst(given: OpenWith) -> CpuBurstPart | None:
+def open_cpu_burst(node: NodeContext) -> CpuBurstPart | None:
     """Return it; None: its feature gate is off.
 
     Raises:  SupportError: no sysfs or procfs.
     """
-    if not given.config.feature_gates.get(CPU_BURST.gate):
+    if not node.config.feature_gates.get(CPU_BURST.gate):
         return None
     from koordebpf.collect.cpu_burst.collector import BurstCollector
     from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
 
-    watch, mounts = given.measuring.watch, find_controllers()
+    watch, mounts = node.measuring.watch, find_controllers()
     metrics = CpuBurstMetrics()
-    given.metrics.node.qos.append(metrics)
-    throttling = ThrottleWatch(mounts, given.loop.wake)
+    node.metrics.node.qos.append(metrics)
+    throttling = ThrottleWatch(mounts, node.loop.wake)
     part = CpuBurstPart(
-        BurstCollector(watch.index, given.measuring.known, mounts, watch.scope.node_path), throttling, metrics
+        BurstCollector(watch.index, node.measuring.known, mounts, watch.scope.node_path), throttling, metrics
     )
-    given.stack.callback(part.close)
-    if not given.is_one_frame:
+    node.stack.callback(part.close)
+    if not node.is_one_frame:
         throttling.start()
     return part

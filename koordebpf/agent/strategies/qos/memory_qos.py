@@ -17,7 +17,7 @@ from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.measured import Measured
 
 if TYPE_CHECKING:
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.memory.qos_directories import MemoryQosCollector
 
 log = logging.getLogger(__name__)
@@ -42,14 +42,14 @@ class MemoryQosPart(StrategyPart[MemoryQosDecision]):
         return made.problems
 
 
-def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:
+def open_memory_qos(node: NodeContext) -> MemoryQosPart | None:
     """Return it; None: its gate is off, or there is no memory controller.
 
     Where files may hold what an agent before this one wrote all pods are looked at at once.
 
     Raises:  SupportError: no sysfs.
     """
-    if not given.config.feature_gates.get(MEMORY_QOS.gate):
+    if not node.config.feature_gates.get(MEMORY_QOS.gate):
         return None
     memory = find_controllers().get("memory")
     if memory is None:
@@ -58,10 +58,10 @@ def open_memory_qos(given: OpenWith) -> MemoryQosPart | None:
     from koordebpf.collect.hooks.collector import HookCollector
     from koordebpf.collect.memory.qos_directories import MemoryQosCollector
 
-    watch = given.measuring.watch
-    directories = HookCollector(watch.index, given.measuring.known, memory, watch.scope.node_path)
-    directories.due = given.due(directories.period_ns)
-    directories.admits_all = given.writer.is_journalled or given.is_one_frame
+    watch = node.measuring.watch
+    directories = HookCollector(watch.index, node.measuring.known, memory, watch.scope.node_path)
+    directories.due = node.due(directories.period_ns)
+    directories.admits_all = node.writer.is_journalled or node.is_one_frame
     collector = MemoryQosCollector(directories, memory, watch.scope.node_path)
-    given.stack.callback(collector.close)
-    return MemoryQosPart(collector, given.metrics)
+    node.stack.callback(collector.close)
+    return MemoryQosPart(collector, node.metrics)

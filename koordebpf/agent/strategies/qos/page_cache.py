@@ -16,7 +16,7 @@ from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.memory.page_cache import PageCacheCollector
 
 log = logging.getLogger(__name__)
@@ -49,21 +49,21 @@ class PageCachePart(RegularPart):
         self._said = said
 
 
-def open_page_cache(given: OpenWith) -> PageCachePart | None:
+def open_page_cache(node: NodeContext) -> PageCachePart | None:
     """Return it; None: its gate is off.
 
     Raises:  SupportError: no procfs.
     """
-    if not given.config.feature_gates.get(BE_PAGE_CACHE_SUPPRESS.gate):
+    if not node.config.feature_gates.get(BE_PAGE_CACHE_SUPPRESS.gate):
         return None
     from koordebpf.collect.memory.page_cache import PageCacheCollector
 
-    watch = given.measuring.watch
-    least_per_s = settings_of(BE_PAGE_CACHE_SUPPRESS, given.config).refault_rate
-    collector = PageCacheCollector(watch.index, given.measuring.known, watch.scope.hierarchy, least_per_s)
-    collector.due = given.due(collector.period_ns)
-    collector.is_active = given.is_one_frame  # a machine that is calm is looked at, too
-    given.stack.callback(collector.close)
+    watch = node.measuring.watch
+    least_per_s = settings_of(BE_PAGE_CACHE_SUPPRESS, node.config).refault_rate
+    collector = PageCacheCollector(watch.index, node.measuring.known, watch.scope.hierarchy, least_per_s)
+    collector.due = node.due(collector.period_ns)
+    collector.is_active = node.is_one_frame  # a machine that is calm is looked at, too
+    node.stack.callback(collector.close)
     metrics = PageCacheMetrics()
-    given.metrics.node.qos.append(metrics)
+    node.metrics.node.qos.append(metrics)
     return PageCachePart(collector, metrics)

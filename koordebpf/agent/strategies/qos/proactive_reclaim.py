@@ -20,7 +20,7 @@ from koordebpf.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
     from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
     from koordebpf.attribution.index import CgroupIndex
     from koordebpf.collect.proactive_reclaim import ReclaimCollector
     from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
@@ -145,27 +145,27 @@ class ReclaimPart(ReportingPart):
         self._reason = reason
 
 
-def open_proactive_reclaim(given: OpenWith) -> ReclaimPart | None:
+def open_proactive_reclaim(node: NodeContext) -> ReclaimPart | None:
     """Return it; None: its gate is off."""
-    if not given.config.feature_gates.get(PROACTIVE_RECLAIM.gate):
+    if not node.config.feature_gates.get(PROACTIVE_RECLAIM.gate):
         return None
     from koordebpf.act.reclaimer import Reclaimer
     from koordebpf.collect.proactive_reclaim import ReclaimCollector
     from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 
-    watch = given.measuring.watch
-    settings = settings_of(PROACTIVE_RECLAIM, given.config)
+    watch = node.measuring.watch
+    settings = settings_of(PROACTIVE_RECLAIM, node.config)
     collector = ReclaimCollector(
         watch.index,
-        given.measuring.known,
+        node.measuring.known,
         watch.scope.hierarchy,
         settings.label,
-        soft_limits=settings.soft_limits or given.is_one_frame,
+        soft_limits=settings.soft_limits or node.is_one_frame,
     )
-    collector.due = given.due(collector.period_ns)
-    reclaimer = Reclaimer(given.loop.wake, is_urgent=False) if given.folder is not None else None
+    collector.due = node.due(collector.period_ns)
+    reclaimer = Reclaimer(node.loop.wake, is_urgent=False) if node.folder is not None else None
     metrics = ReclaimMetrics()
-    given.metrics.node.qos.append(metrics)
-    part = ReclaimPart(collector, watch.index, reclaimer, metrics, given.report)
-    given.stack.callback(part.close)
+    node.metrics.node.qos.append(metrics)
+    part = ReclaimPart(collector, watch.index, reclaimer, metrics, node.report)
+    node.stack.callback(part.close)
     return part

@@ -20,7 +20,7 @@ from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.act.resctrl.groups import ResctrlGroups
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.resctrl.collector import ResctrlCollector
 
 
@@ -67,23 +67,23 @@ class RdtResctrlPart(StrategyPart[ResctrlDecision]):
         self._groups.restore(time.monotonic_ns())
 
 
-def open_rdt_resctrl(given: OpenWith) -> RdtResctrlPart | None:
+def open_rdt_resctrl(node: NodeContext) -> RdtResctrlPart | None:
     """Return it; None: its gate is off. Groups that an agent left which was killed are removed then."""
-    record = given.folder / GROUPS if given.folder else None
-    is_on = bool(given.config.feature_gates.get(RDT_RESCTRL.gate))
+    record = node.folder / GROUPS if node.folder else None
+    is_on = bool(node.config.feature_gates.get(RDT_RESCTRL.gate))
     if not is_on and (record is None or not record.exists()):
         return None
     from koordebpf.act.resctrl.groups import ResctrlGroups, recorded_groups
     from koordebpf.collect.resctrl.collector import RESCTRL, ResctrlCollector
 
-    mounts, watch = find_controllers(), given.measuring.watch
+    mounts, watch = find_controllers(), node.measuring.watch
     hierarchy = mounts["cpu"].mount_point if "cpu" in mounts else watch.scope.hierarchy.mount_point
-    groups = ResctrlGroups(RESCTRL, hierarchy, record, given.report)
+    groups = ResctrlGroups(RESCTRL, hierarchy, record, node.report)
     if not is_on:
         groups.restore(time.monotonic_ns())
         return None
-    collector = ResctrlCollector(RESCTRL, watch.index, counted_in=hierarchy if given.is_one_frame else None)
-    others = recorded_groups(given.beside / GROUPS) if given.beside is not None else ()
-    part = RdtResctrlPart(given.measuring.known, collector, groups, others)
-    given.stack.callback(part.close)
+    collector = ResctrlCollector(RESCTRL, watch.index, counted_in=hierarchy if node.is_one_frame else None)
+    others = recorded_groups(node.other_folder / GROUPS) if node.other_folder is not None else ()
+    part = RdtResctrlPart(node.measuring.known, collector, groups, others)
+    node.stack.callback(part.close)
     return part

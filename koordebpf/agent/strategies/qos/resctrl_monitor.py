@@ -15,7 +15,7 @@ from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
 
 GATE = "ResctrlCollector"
 
@@ -48,10 +48,10 @@ class ResctrlMonitor(RegularPart):
             self._metrics.resctrl = read_monitoring(self._root)
 
 
-def open_resctrl_monitor(given: OpenWith) -> ResctrlMonitor | None:
+def open_resctrl_monitor(node: NodeContext) -> ResctrlMonitor | None:
     """Return it; None: its gate is off."""
-    if not given.config.feature_gates.get(GATE):
+    if not node.config.feature_gates.get(GATE):
         return None
     from koordebpf.collect.resctrl.collector import RESCTRL
 
-    return ResctrlMonitor(given.metrics.node, RESCTRL)
+    return ResctrlMonitor(node.metrics.node, RESCTRL)

@@ -15,7 +15,7 @@ from koordebpf.state.measured import Measured
 from koordebpf.state.system.measured import SystemMeasured
 
 if TYPE_CHECKING:
-    from koordebpf.agent.strategies.round_parts import OpenWith
+    from koordebpf.agent.context import NodeContext
 
 
 class SystemConfigPart(StrategyPart[SystemDecision]):
@@ -38,8 +38,8 @@ class SystemConfigPart(StrategyPart[SystemDecision]):
         return made.problems
 
 
-def open_system_config(given: OpenWith) -> SystemConfigPart | None:
+def open_system_config(node: NodeContext) -> SystemConfigPart | None:
     """Return it; None: its gate is off."""
-    if not given.config.feature_gates.get(SYSTEM_CONFIG.gate):
+    if not node.config.feature_gates.get(SYSTEM_CONFIG.gate):
         return None
-    return SystemConfigPart(given.measuring.known)
+    return SystemConfigPart(node.measuring.known)

@@ -1,0 +1,60 @@
+"""What a strategy's part of the rounds, and a job beside them, is opened with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from koordebpf.act.writer.change import FileChange
+from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.agent.measuring import Measuring
+from koordebpf.clock import Due
+from koordebpf.kernel.io.loop import Loop
+from koordebpf.report.prom.metrics import AgentMetrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeContext:
+    """The node of one agent.
+
+    Args:
+        config: the agent's.
+        measuring: the node, the cluster as it is known, and the series.
+        loop: what is opened may watch an fd, or wake it from another thread.
+        stack: closes what was opened.
+        writer: of cgroup files.
+        metrics: of the agent.
+        folder: of the one agent that acts on the node, and may write to the API server; None: it does not act.
+        report: gets each change that is made beside cgroup files.
+        want_round: makes a full measurement due; from the loop's thread.
+        other_folder: for a frame of one moment, the folder of the agent that may act on the node: each look is due and
+            takes in all pods, and nothing is carried out. None: this is an agent.
+    """
+
+    config: AgentConfig
+    measuring: Measuring
+    loop: Loop
+    stack: contextlib.ExitStack
+    writer: CgroupWriter
+    metrics: AgentMetrics
+    folder: Path | None
+    report: Callable[[FileChange], None]
+    want_round: Callable[[], None] = lambda: None
+    other_folder: Path | None = None
+
+    @property
+    def acts(self) -> bool:
+        """Whether this agent acts on the node, and no other does."""
+        return self.folder is not None
+
+    @property
+    def is_one_frame(self) -> bool:
+        """Whether nothing but a frame is made of what is measured."""
+        return self.other_folder is not None
+
+    def due(self, period_ns: int) -> Due:
+        """Return when a collector of this period looks: for a frame of one moment whenever it is asked."""
+        return Due(0 if self.is_one_frame else period_ns)
