@@ -13,7 +13,7 @@ from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.part import RoundPart
+from koordebpf.agent.strategies.runner import Runner
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking
@@ -41,7 +41,7 @@ class AgentParts:
         wake: wakes it before its time.
         ladder: milder rungs before an eviction.
         own: strategies beside those.
-        round_parts: of those, what measures for them and does what is no cgroup file.
+        runners: of those, what measures for them and does what is no cgroup file.
         marking: taints the node.
         katalyst: measures for Katalyst's eviction manager.
         overdue_kill: kills evicted pods that keep their memory.
@@ -62,7 +62,7 @@ class AgentParts:
     wake: SuppressionWake | None = None
     ladder: Ladder | None = None
     own: OwnStrategies | None = None
-    round_parts: Sequence[RoundPart] = ()
+    runners: Sequence[Runner] = ()
     marking: NodeMarking | None = None
     katalyst: Katalyst | None = None
     overdue_kill: Actuator | None = None

@@ -109,8 +109,8 @@ class Rounds:
         if parts.own:
             parts.own.carry_out(decision.strategies, view.now_ns)
             publish(StrategiesHeld(parts.own.counts))
-        for part in parts.round_parts:
-            part.carry_out(decision.strategies, view)
+        for each in parts.runners:
+            each.carry_out(decision.strategies, view)
         if parts.katalyst:
             news = parts.katalyst.carry_out(decision.strategies, view)
             publish(KatalystActed(parts.katalyst.facts, news, parts.clock.now_ns(), parts.clock.wall_s()))

@@ -40,7 +40,8 @@ from koordebpf.agent.strategies.hooks import hooks_of
 from koordebpf.agent.strategies.ladder import open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import open_own_strategies
-from koordebpf.agent.strategies.round_parts import open_round_parts
+from koordebpf.agent.strategies.runner import Runner
+from koordebpf.agent.strategies.runners import open_runners
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
@@ -188,7 +189,7 @@ def _open_agent(
     executors.callback(executor.close)
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
     metrics = open_metrics(config, measuring.prediction)
-    sinks = _open_sinks(config, measuring, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
+    sinks, recent = _open_sinks(config, measuring, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, hooks_of(config))
     suppression = _open_suppression(config, measuring, writer, folder, stack)
     kill = open_kill(config, executor, by_cgroup, executors)
@@ -219,7 +220,7 @@ def _open_agent(
         wake=open_wake(config.wake, watch.index, suppression, loop, metrics.suppression.wake, stack),
         ladder=ladder,
         own=open_own_strategies(writer, folder, stack),
-        round_parts=open_round_parts(node),
+        runners=_open_runners(node, recent),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),
@@ -228,6 +229,13 @@ def _open_agent(
     agent = Agent(config, parts)
     stack.callback(_finish, executors, agent)
     return agent, sinks, executor, node
+
+
+def _open_runners(node: NodeContext, recent: Recent) -> tuple[Runner, ...]:
+    runners = open_runners(node)
+    node.metrics.node.strategies += [each.families for each in runners]
+    recent.explain += [each.explain for each in runners]
+    return runners
 
 
 def _open_suppression(
@@ -274,7 +282,7 @@ def _open_sinks(
     stack: contextlib.ExitStack,
     *,
     dry_run: bool,
-) -> Sinks:
+) -> tuple[Sinks, Recent]:
     plans = OpenPlans(node_name(config), dry_run=dry_run)
     health, recent = Health(), Recent(plans)
     metrics.node.series = series_metrics(measuring)
@@ -296,7 +304,7 @@ def _open_sinks(
     )
     stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))
     serve_reports(config, measuring, metrics, health, recent, stack, acts=acting is not None)
-    return sinks
+    return sinks, recent
 
 
 # What the agent needs while memory and CPUs are short.

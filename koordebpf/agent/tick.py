@@ -107,10 +107,10 @@ class Agent:
     def _take_wakes(self, now_ns: int) -> None:
         wake, own, katalyst = self._parts.wake, self._parts.own, self._parts.katalyst
         self._woken_by = wake.look(now_ns) if wake else None
-        due = [part for part in self._parts.round_parts if part.take_due(now_ns)]
+        due = [each for each in self._parts.runners if each.take_due(now_ns)]
         if self._woken_by or due or (own and own.is_due(now_ns)) or (katalyst and katalyst.is_due()):
             self._pace.want_full(now_ns)
-        wants_cpu = self._woken_by is not None or any(part.needs_cpu for part in due)
+        wants_cpu = self._woken_by is not None or any(each.needs_cpu for each in due)
         self._wants_cpu = bool(own and own.take_cpu(now_ns)) or wants_cpu
 
     def _take_in(self) -> None:
@@ -164,8 +164,8 @@ class Agent:
             measured = replace(measured, cpu=cpu)
         if self._parts.katalyst:
             measured = measured.with_part(KATALYST_EVICTION.part, self._parts.katalyst.measure(measured))
-        for part in self._parts.round_parts:
-            measured = part.measure(measured, is_sample=sampled is not None)
+        for each in self._parts.runners:
+            measured = each.measure(measured, is_sample=sampled is not None)
         self._cpus = len(measured.cpu.topology.online) if measured.cpu else os.cpu_count() or 1
         self._parts.sinks.publish(StallsCharged(self._parts.measuring.history.news, self._known.facts))
         if self._known.look_at_capacity(measured.node):

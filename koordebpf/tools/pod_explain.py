@@ -21,9 +21,9 @@ from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers,
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.policy.strategies import STRATEGIES
-from koordebpf.report.hooks.pod_settings import PodSetting, PodSettings
-from koordebpf.report.hooks.pod_values import ExplainedCgroup, ExplainedPodValues, ExplainedValue
 from koordebpf.report.http.local_socket import agent_socket, asked
+from koordebpf.report.pages.pod_values import ExplainedCgroup, ExplainedPodValues, ExplainedValue
+from koordebpf.report.pod_settings import PodSetting, PodSettings
 from koordebpf.tools.protection import protection_in_effect
 
 _FILES = (

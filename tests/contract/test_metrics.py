@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from koordebpf.act.eviction_hooks.ran import Ran
 from koordebpf.act.eviction_hooks.runner import EvictionHooks
 from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.agent.strategies.qos.memory_qos import MemoryQosRunner
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.io.worker import Supervisor
@@ -28,6 +30,8 @@ from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.foresight import EvictionWarningSettings
+from koordebpf.policy.memory_qos.strategy import MemoryQosDecision
+from koordebpf.policy.strategy import Empty
 from koordebpf.policy.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.report.eviction_hooks import EvictionHookSink
 from koordebpf.report.foresight import ForesightSink
@@ -233,7 +237,10 @@ def metrics() -> AgentMetrics:
     metrics.node.capacity_bytes = 1 << 30
     metrics.node.series = series_metrics()
     metrics.node.resctrl = (MonitoredDomain("BE", 0, 4096, 8192, None),)
-    metrics.node.protected_bytes = {"memory.min": {"Burstable": 4096}}
+    protected = MemoryQosRunner(SimpleNamespace(measure=lambda _: None))
+    made = MemoryQosDecision(state=Empty(), reason="", protected_bytes={"memory.min": {"Burstable": 4096}})
+    protected.take(made, view_of_frame(frame([])))
+    metrics.node.strategies.append(protected.families)
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.node.marks = {"BEMemoryEvict": {"threshold": 1 << 29, "lower": 1 << 28}}
     metrics.decision.closed_guards = ("pods_stale",)

@@ -20,7 +20,7 @@ import pytest
 
 from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.agent.strategies.qos.proactive_reclaim import ReclaimPart
+from koordebpf.agent.strategies.qos.proactive_reclaim import ReclaimRunner
 from koordebpf.collect.proactive_reclaim import _TAKES_SWAPPINESS, _release
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, ReclaimOrder, ReclaimState
@@ -222,7 +222,7 @@ class Part:
         )
         index: Any = SimpleNamespace(names_to_act_on=lambda uid: (uid,))
         self.metrics = ReclaimMetrics()
-        self.part = ReclaimPart(self.collector, index, thread.reclaimer, self.metrics, self.reports.append)
+        self.part = ReclaimRunner(self.collector, index, thread.reclaimer, self.metrics, self.reports.append)
 
     def order(self, uid: str, swappiness: int | None = None) -> ReclaimOrder:
         path = self.mount_point / f"pod{uid}"

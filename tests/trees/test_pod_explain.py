@@ -13,10 +13,10 @@ from koordebpf.act.writer.places import Original
 from koordebpf.errors import ConfigError, SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.report.hooks.pod_settings import PodSetting, PodSettings
-from koordebpf.report.hooks.pod_values import ExplainedCgroup, ExplainedValue
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer
+from koordebpf.report.pages.pod_values import ExplainedCgroup, ExplainedValue
+from koordebpf.report.pod_settings import PodSetting, PodSettings
 from koordebpf.tools.pod_explain import explain_pod, known_originals
 
 UID = "12345678-9abc-def0-1234-56789abcdef0"

@@ -159,7 +159,7 @@ def open_dead_man(config: AgentConfig, scope: NodeScope, metrics: AgentMetrics, 
         return None
     action: DeadManAction = settings.action if acts else "count"
     shown = DeadManMetrics()
-    metrics.node.qos.append(shown)
+    metrics.node.strategies.append(shown.families)
     after, stall = format_ns(settings.after_ns), format_ns(settings.stall_ns)
     does = "kills the first victim" if action == "kill" else "counts what it would kill"
     text = "a dead man's switch %s when the agent stops for %s and tasks stall %s of it; it %s"

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from koordebpf.act.hooks import COOKIES, SCORES
 from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.strategies.measurements import Measurements
-from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.policy.hooks.strategy import HOOKS_PART, RUNTIME_HOOKS, HookDecision
-from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ
+from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
+from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ, HookRules
+from koordebpf.policy.hooks.writes import pod_writes
 from koordebpf.policy.strategy import Decision
-from koordebpf.state.measured import Measured
+from koordebpf.report.pod_settings import PodLines, PodSetting, json_value
+from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
+from koordebpf.state.hooks.pods import HookPod
+from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
@@ -29,8 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TASK_FILES = {OOM_SCORE_ADJ: "oom_score_adj", CORE_SCHED: "core scheduling group"}
 
-class RuntimeHooks(ReportingPart):
+
+class RuntimeHooks(StrategyRunner[HooksMeasured, HookDecision]):
     """Asks the collector, and carries out what a decision wants beside cgroup files.
 
     Args:
@@ -40,16 +45,10 @@ class RuntimeHooks(ReportingPart):
     """
 
     def __init__(self, collector: HookCollector, scores: OomScores, cookies: CoreCookies) -> None:
-        super().__init__("runtime hooks")
+        super().__init__("runtime hooks", RUNTIME_HOOKS[0], HookDecision, collector.measure)
         self._collector = collector
-        self._measurements = Measurements("runtime hooks were", collector.measure)
         self._scores = scores
         self._cookies = cookies
-
-    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
-        """As `RoundPart.measure`."""
-        found = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured.with_part(HOOKS_PART, found)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Give processes what they are to have, and report what cannot be used."""
@@ -60,17 +59,37 @@ class RuntimeHooks(ReportingPart):
             if not isinstance(made, HookDecision) or made.skipped is not None:
                 continue
             problems = made.problems
+            self.remember(made, view)
             if each.gate == OOM_SCORE_ADJ:
                 self._scores.apply(made.tasks, now_ns)
             if each.gate == CORE_SCHED:
                 self._cookies.apply(made.tasks, now_ns)
         self.report(problems, now_ns)
 
+    def lines(self, measured: HooksMeasured, made: HookDecision, view: NodeView) -> Mapping[str, PodLines]:
+        """Return what all hooks together want of each pod and its processes."""
+        hooks = hook_view(measured, view.facts, view.frame.node, view.frame.nodeResourceTopology)
+        directories = {each.uid: each for each in measured.pods}
+        return {pod.uid: _lines(pod, directories[pod.uid], made.rules) for pod in hooks.pods}
+
     def close(self) -> None:
         """Put back what processes had."""
         self._cookies.restore(time.monotonic_ns())
         self._scores.restore(time.monotonic_ns())
         self._collector.close()
+
+
+def _lines(pod: HookPod, directory: PodDirectory, rules: HookRules) -> PodLines:
+    wanted = pod_writes(pod, directory, rules)
+    settings = [
+        PodSetting(each.write.path, each.write.file.value, each.hook, each.source, json_value(each.write.value))
+        for each in wanted.writes
+    ]
+    settings += [
+        PodSetting(each.path, _TASK_FILES.get(each.hook, each.hook), each.hook, each.source, each.value)
+        for each in wanted.tasks
+    ]
+    return PodLines(directory.path, tuple(settings), wanted.problems)
 
 
 def hooks_of(config: AgentConfig) -> frozenset[str]:

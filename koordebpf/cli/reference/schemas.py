@@ -23,7 +23,7 @@ TYPES: Mapping[str, str] = {
     "metrics-kind": "koordebpf.report.series.page.KindLine",
     "node-resources": "koordebpf.report.colocation.batch_page.ExplainedNode",
     "plan": "koordebpf.store.v1.types.NodePlan",
-    "pod": "koordebpf.report.hooks.pod_values.ExplainedPodValues",
+    "pod": "koordebpf.report.pages.pod_values.ExplainedPodValues",
     "recording-summary": "koordebpf.tools.recorder.summary.RecordingSummary",
     "replay": "koordebpf.tools.recorder.replay.Replay",
     "replayed-plan": "koordebpf.tools.recorder.round_plan.ReplayedPlan",

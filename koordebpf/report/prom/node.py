@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -13,13 +12,6 @@ from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
 from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.view import NodeView, PodView
-
-
-class MetricFamilies(Protocol):
-    """Metrics of one QoS strategy."""
-
-    def families(self) -> Iterator[Metric]:
-        """Yield them."""
 
 
 class NodeMetrics:
@@ -35,8 +27,7 @@ class NodeMetrics:
         self.eligibility: Eligibility | None = None
         self.series: SeriesMetrics | None = None
         self.resctrl: tuple[MonitoredDomain, ...] = ()
-        self.qos: list[MetricFamilies] = []  # of those whose gate is on
-        self.protected_bytes: Mapping[str, Mapping[str, int]] = {}  # by file, then Kubernetes QoS; empty: no memory QoS
+        self.strategies: list[Callable[[], Iterable[Metric]]] = []  # of those whose gate is on
 
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
@@ -52,15 +43,8 @@ class NodeMetrics:
         if self.series is not None:
             yield from self.series.families()
         yield from resctrl_families(self.resctrl)
-        for each in self.qos:
-            yield from each.families()
-        if protected := self.protected_bytes:
-            text = "Memory that memory QoS protects, in a dry run would; Guaranteed has that of all pods."
-            family = GaugeMetricFamily("koordebpf_protected_bytes", text, labels=["file", "kube_qos"])
-            for file, by_qos in protected.items():
-                for kube_qos, value in by_qos.items():
-                    family.add_metric((file, kube_qos), value)
-            yield family
+        for families in self.strategies:
+            yield from families()
 
 
 def _eligible(found: Eligibility | None) -> Iterator[Metric]:

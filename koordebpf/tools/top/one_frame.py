@@ -22,8 +22,8 @@ from koordebpf.agent.context import NodeContext
 from koordebpf.agent.katalyst.open import open_collector
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.serving import open_metrics
-from koordebpf.agent.strategies.part import RoundPart
-from koordebpf.agent.strategies.round_parts import ROUND_PARTS
+from koordebpf.agent.strategies.runner import Runner
+from koordebpf.agent.strategies.runners import RUNNERS
 from koordebpf.collect.frame import frame_of
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
@@ -114,7 +114,7 @@ class _Node:
             stack=stack,
             other_folder=beside,
         )
-        parts = [part for each in ROUND_PARTS if (part := self._tried(functools.partial(each, node))) is not None]
+        parts = [part for each in RUNNERS if (part := self._tried(functools.partial(each, node))) is not None]
         katalyst = self._tried(lambda: open_collector(settings_of(KATALYST_EVICTION, config), self._measuring, stack))
         measures = [_measure_of(part) for part in parts]
         if katalyst is not None:
@@ -170,5 +170,5 @@ class _Node:
         }
 
 
-def _measure_of(part: RoundPart) -> _Measure:
+def _measure_of(part: Runner) -> _Measure:
     return lambda measured: part.measure(measured, is_sample=False)

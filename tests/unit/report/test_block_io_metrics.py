@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.block_io.strategy import BlockIODecision
+from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Empty
 from koordebpf.report.prom.qos.block_io import BlockIOMetrics
-from tests.unit.report.test_block_io_settings import DECISION
 
 
 def test_cgroups_with_limits_are_counted() -> None:
     metrics = BlockIOMetrics()
-    writes = tuple(each.write for each in DECISION.sources)
-    assert len(writes) == 3
-    for made, count in ((BlockIODecision(state=Empty(), reason="", writes=writes), 3), (DECISION, 0)):
-        metrics.take(made)
+    files = (("a", CgroupFile.IO_READ_BPS), ("a", CgroupFile.IO_WRITE_BPS), ("b", CgroupFile.IO_READ_BPS))
+    writes = tuple(CgroupWrite(path, file, None) for path, file in files)
+    for wanted, count in ((writes, 2), ((), 0)):
+        metrics.take(BlockIODecision(state=Empty(), reason="", writes=wanted))
         (family,) = metrics.families()
         assert [(each.name, each.value) for each in family.samples] == [("koordebpf_block_io_cgroups", count)]

@@ -39,6 +39,6 @@ def test_an_agents_page_has_them_once_the_gate_is_on():
     metrics, burst = AgentMetrics(), CpuBurstMetrics()
     burst.decision = BurstNode().round(pod(container()))
     assert not any(each.name.startswith("koordebpf_cpu_burst") for each in metrics.collect())
-    metrics.node.qos.append(burst)
+    metrics.node.strategies.append(burst.families)
     shown = [each for each in metrics.collect() if each.name.startswith("koordebpf_cpu_burst")]
     assert len(shown) == 3

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.node import MetricFamilies
 from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 
 
-def scraped(*families: MetricFamilies) -> str:
+def scraped(*families: Any) -> str:
     """Return what /metrics shows with them."""
     metrics, registry = AgentMetrics(), CollectorRegistry()
-    metrics.node.qos.extend(families)
+    metrics.node.strategies += [each.families for each in families]
     registry.register(metrics)
     return generate_latest(registry).decode()
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.strategies.measurements import Measurements
-from koordebpf.agent.strategies.part import StrategyPart
+from prometheus_client.core import Metric
+
+from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
+from koordebpf.policy.block_io.writes import BlockWrite
 from koordebpf.policy.strategies import settings_of
-from koordebpf.state.measured import Measured
+from koordebpf.report.pod_settings import PodLines, PodSetting
+from koordebpf.state.block_io.measured import BlockIOMeasured
+from koordebpf.state.block_io.view import block_io_view
+from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.agent.context import NodeContext
@@ -21,21 +26,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class BlockIOPart(StrategyPart[BlockIODecision]):
-    """Asks the collector, and reports, also by a metric. `OwnStrategies` writes."""
+class BlockIORunner(StrategyRunner[BlockIOMeasured, BlockIODecision]):
+    """Asks the collector, and reports how much is limited."""
 
     def __init__(self, collector: BlockIOCollector, metrics: BlockIOMetrics) -> None:
-        super().__init__("block IO", BLOCK_IO, BlockIODecision)
-        self._measurements = Measurements("block IO was", collector.measure)
+        super().__init__("block IO", BLOCK_IO, BlockIODecision, collector.measure)
         self._metrics = metrics
         self._said = ""
 
-    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
-        """As `RoundPart.measure`."""
-        found = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured.with_part(BLOCK_IO.part, found)
-
-    def take(self, made: BlockIODecision, now_ns: int) -> Iterable[str]:
+    def take(self, made: BlockIODecision, view: NodeView) -> Iterable[str]:
         """Report how much is limited where that has changed."""
         if made.reason != self._said:
             log.info("%s", made.reason)
@@ -43,8 +42,25 @@ class BlockIOPart(StrategyPart[BlockIODecision]):
         self._metrics.take(made)
         return made.problems
 
+    def families(self) -> Iterable[Metric]:
+        """As `Runner.families`."""
+        return self._metrics.families()
 
-def open_block_io(node: NodeContext) -> BlockIOPart | None:
+    def lines(self, measured: BlockIOMeasured, made: BlockIODecision, view: NodeView) -> Mapping[str, PodLines]:
+        """Return the limits of each pod's directories."""
+        found = {}
+        for pod in block_io_view(measured, view.facts).pods:
+            own = (each for each in made.sources if f"{each.write.path}/".startswith(f"{pod.path}/"))
+            found[pod.uid] = PodLines(pod.path, tuple(_line(each) for each in own))
+        return found
+
+
+def _line(limit: BlockWrite) -> PodSetting:
+    write = limit.write
+    return PodSetting(write.path, write.file.value, BLOCK_IO.gate, limit.source, str(write.value))
+
+
+def open_block_io(node: NodeContext) -> BlockIORunner | None:
     """Return it; None: its feature gate is off, or the node has no controller blkio or io, which is logged."""
     if not node.config.feature_gates.get(BLOCK_IO.gate):
         return None
@@ -59,6 +75,4 @@ def open_block_io(node: NodeContext) -> BlockIOPart | None:
     settings, watch = settings_of(BLOCK_IO, node.config), node.measuring.watch
     collector = BlockIOCollector(watch.index, node.measuring.known, mount, settings.kubelet_dir)
     collector.due = node.due(collector.period_ns)
-    metrics = BlockIOMetrics()
-    node.metrics.node.qos.append(metrics)
-    return BlockIOPart(collector, metrics)
+    return BlockIORunner(collector, BlockIOMetrics())

@@ -6,13 +6,15 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.strategies.measurements import Measurements
-from koordebpf.agent.strategies.part import StrategyPart
+from prometheus_client.core import Metric
+
+from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
 from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
-from koordebpf.state.measured import Measured
+from koordebpf.state.cpu_burst.measured import BurstMeasured
+from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.agent.context import NodeContext
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class CpuBurstPart(StrategyPart[BurstDecision]):
+class CpuBurstRunner(StrategyRunner[BurstMeasured, BurstDecision]):
     """Asks the collector, and lets the watch look at those containers whose quota would be raised.
 
     Args:
@@ -32,30 +34,28 @@ class CpuBurstPart(StrategyPart[BurstDecision]):
     """
 
     def __init__(self, collector: BurstCollector, watch: ThrottleWatch, metrics: CpuBurstMetrics) -> None:
-        super().__init__("CPU burst", CPU_BURST, BurstDecision)
+        super().__init__("CPU burst", CPU_BURST, BurstDecision, collector.measure)
         self._collector = collector
-        self._measurements = Measurements("CPU burst was", collector.measure)
         self._watch = watch
         self._metrics = metrics
 
     def take_due(self, now_ns: int) -> bool:
-        """As `RoundPart.take_due`."""
+        """Tell whether a container was throttled."""
         is_due = self._watch.take()
         self._collector.is_throttled |= is_due
         self._metrics.wakes += is_due
         return is_due
 
-    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
-        """As `RoundPart.measure`."""
-        burst = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured.with_part(CPU_BURST.part, burst)
-
-    def take(self, made: BurstDecision, now_ns: int) -> Iterable[str]:
+    def take(self, made: BurstDecision, view: NodeView) -> Iterable[str]:
         """Take over who is to be looked at."""
         self._watch.watched = made.watched
         self._collector.active = {each.path for each in made.writes if each.file is CgroupFile.CPU_QUOTA}
         self._metrics.decision = made
         return made.problems
+
+    def families(self) -> Iterable[Metric]:
+        """As `Runner.families`."""
+        return self._metrics.families()
 
     def close(self) -> None:
         """End the watch."""
@@ -63,7 +63,7 @@ class CpuBurstPart(StrategyPart[BurstDecision]):
         self._collector.close()
 
 
-def open_cpu_burst(node: NodeContext) -> CpuBurstPart | None:
+def open_cpu_burst(node: NodeContext) -> CpuBurstRunner | None:
     """Return it; None: its feature gate is off.
 
     Raises:  SupportError: no sysfs or procfs.
@@ -74,13 +74,10 @@ def open_cpu_burst(node: NodeContext) -> CpuBurstPart | None:
     from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
 
     watch, mounts = node.measuring.watch, find_controllers()
-    metrics = CpuBurstMetrics()
-    node.metrics.node.qos.append(metrics)
     throttling = ThrottleWatch(mounts, node.loop.wake)
-    part = CpuBurstPart(
-        BurstCollector(watch.index, node.measuring.known, mounts, watch.scope.node_path), throttling, metrics
-    )
-    node.stack.callback(part.close)
+    collector = BurstCollector(watch.index, node.measuring.known, mounts, watch.scope.node_path)
+    runner = CpuBurstRunner(collector, throttling, CpuBurstMetrics())
+    node.stack.callback(runner.close)
     if not node.is_one_frame:
         throttling.start()
-    return part
+    return runner

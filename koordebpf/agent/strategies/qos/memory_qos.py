@@ -6,15 +6,19 @@ What it wants of cgroup files is written as any other strategy's is, by `OwnStra
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.strategies.measurements import Measurements
-from koordebpf.agent.strategies.part import StrategyPart
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
-from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.state.measured import Measured
+from koordebpf.policy.memory_qos.writes import PodWrites, directory_writes, pod_writes
+from koordebpf.report.pod_settings import PodLines, PodSetting
+from koordebpf.state.memory_qos.measured import MemoryQosMeasured
+from koordebpf.state.memory_qos.view import memory_qos_view
+from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.agent.context import NodeContext
@@ -23,26 +27,49 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class MemoryQosPart(StrategyPart[MemoryQosDecision]):
+class MemoryQosRunner(StrategyRunner[MemoryQosMeasured, MemoryQosDecision]):
     """Asks the collector, logs problems once, and shows what is protected."""
 
-    def __init__(self, collector: MemoryQosCollector, metrics: AgentMetrics) -> None:
-        super().__init__("memory QoS", MEMORY_QOS, MemoryQosDecision)
-        self._measurements = Measurements("memory QoS was", collector.measure)
-        self._metrics = metrics
+    def __init__(self, collector: MemoryQosCollector) -> None:
+        super().__init__("memory QoS", MEMORY_QOS, MemoryQosDecision, collector.measure)
+        self._protected_bytes: Mapping[str, Mapping[str, int]] = {}  # by file, then by Kubernetes QoS
 
-    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
-        """As `RoundPart.measure`."""
-        found = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured.with_part(MEMORY_QOS.part, found)
-
-    def take(self, made: MemoryQosDecision, now_ns: int) -> Iterable[str]:
+    def take(self, made: MemoryQosDecision, view: NodeView) -> Iterable[str]:
         """Report what is protected."""
-        self._metrics.node.protected_bytes = made.protected_bytes
+        self._protected_bytes = made.protected_bytes
         return made.problems
 
+    def families(self) -> Iterable[Metric]:
+        """Yield what is protected, once it was decided."""
+        if protected := self._protected_bytes:
+            text = "Memory that memory QoS protects, in a dry run would; Guaranteed has that of all pods."
+            family = GaugeMetricFamily("koordebpf_protected_bytes", text, labels=["file", "kube_qos"])
+            for file, by_qos in protected.items():
+                for kube_qos, value in by_qos.items():
+                    family.add_metric((file, kube_qos), value)
+            yield family
 
-def open_memory_qos(node: NodeContext) -> MemoryQosPart | None:
+    def lines(self, measured: MemoryQosMeasured, made: MemoryQosDecision, view: NodeView) -> Mapping[str, PodLines]:
+        """Return the files of each pod, and what its directories lack."""
+        node = memory_qos_view(measured, view.facts, view.frame.node)
+        directories = {each.uid: each for each in measured.pods}
+        of_pods = {pod.uid: pod_writes(pod, directories[pod.uid], made.rules) for pod in node.pods}
+        above = directory_writes(node, of_pods.values(), made.rules)
+        return {uid: _lines(own, above) for uid, own in of_pods.items()}
+
+
+def _lines(own: PodWrites, above: PodWrites) -> PodLines:
+    wanted = (*own.writes, *(each for each in above.writes if each.write.path == own.path))
+    settings = (
+        PodSetting(each.write.path, each.write.file.value, each.hook, each.source, each.write.value)
+        for each in wanted
+        if each.write.value is None or isinstance(each.write.value, int)
+    )
+    is_protected = bool(own.min_bytes or own.low_bytes)
+    return PodLines(own.path, tuple(settings), (*own.problems, *(above.problems if is_protected else ())))
+
+
+def open_memory_qos(node: NodeContext) -> MemoryQosRunner | None:
     """Return it; None: its gate is off, or there is no memory controller.
 
     Where files may hold what an agent before this one wrote all pods are looked at at once.
@@ -64,4 +91,4 @@ def open_memory_qos(node: NodeContext) -> MemoryQosPart | None:
     directories.admits_all = node.writer.is_journalled or node.is_one_frame
     collector = MemoryQosCollector(directories, memory, watch.scope.node_path)
     node.stack.callback(collector.close)
-    return MemoryQosPart(collector, node.metrics)
+    return MemoryQosRunner(collector)

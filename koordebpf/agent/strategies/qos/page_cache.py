@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from koordebpf.agent.strategies.measurements import Measurements
-from koordebpf.agent.strategies.part import RegularPart
+from prometheus_client.core import Metric
+
+from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
+from koordebpf.report.pod_settings import PodLines, PodSetting
 from koordebpf.report.prom.qos.page_cache import PageCacheMetrics
-from koordebpf.state.measured import Measured
+from koordebpf.state.page_cache import PageCacheMeasured
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
@@ -22,24 +24,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class PageCachePart(RegularPart):
-    """As `RoundPart`. Logs when limits begin, fail and end, and why nothing can be limited."""
+class PageCacheRunner(StrategyRunner[PageCacheMeasured, PageCacheDecision]):
+    """Logs when limits begin, fail and end, and why nothing can be limited."""
 
     def __init__(self, collector: PageCacheCollector, metrics: PageCacheMetrics) -> None:
+        super().__init__("page cache", BE_PAGE_CACHE_SUPPRESS, PageCacheDecision, collector.measure)
         self._collector = collector
-        self._measurements = Measurements("page cache was", collector.measure)
         self._metrics = metrics
         self._said = ""
 
-    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
-        """As `RoundPart.measure`."""
-        found = self._measurements.take(measured.now_ns, is_sample=is_sample)
-        return measured.with_part(BE_PAGE_CACHE_SUPPRESS.part, found)
-
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Take over whether pods are to be looked at in each second."""
-        made = decisions.get(BE_PAGE_CACHE_SUPPRESS.name)
-        if not isinstance(made, PageCacheDecision) or made.skipped == "not_due":
+        made = self.decided(decisions, view)
+        if made is None or made.skipped == "not_due":
             return
         self._collector.is_active = bool(made.limited_pods or made.refaults_per_s)
         self._metrics.take(made)
@@ -48,8 +45,26 @@ class PageCachePart(RegularPart):
             log.info("page cache: %s", made.reason)
         self._said = said
 
+    def families(self) -> Iterable[Metric]:
+        """As `Runner.families`."""
+        return self._metrics.families()
 
-def open_page_cache(node: NodeContext) -> PageCachePart | None:
+    def lines(self, measured: PageCacheMeasured, made: PageCacheDecision, view: NodeView) -> Mapping[str, PodLines]:
+        """Return the limit of each pod; none while nothing is limited."""
+        if not made.writes:
+            return {}
+        found = {}
+        for uid, path in made.paths.items():
+            own = (
+                PodSetting(each.path, each.file.value, BE_PAGE_CACHE_SUPPRESS.gate, made.reason, each.value)
+                for each in made.writes
+                if each.path == path and isinstance(each.value, int)
+            )
+            found[uid] = PodLines(path, tuple(own))
+        return found
+
+
+def open_page_cache(node: NodeContext) -> PageCacheRunner | None:
     """Return it; None: its gate is off.
 
     Raises:  SupportError: no procfs.
@@ -64,6 +79,4 @@ def open_page_cache(node: NodeContext) -> PageCachePart | None:
     collector.due = node.due(collector.period_ns)
     collector.is_active = node.is_one_frame  # a machine that is calm is looked at, too
     node.stack.callback(collector.close)
-    metrics = PageCacheMetrics()
-    node.metrics.node.qos.append(metrics)
-    return PageCachePart(collector, metrics)
+    return PageCacheRunner(collector, PageCacheMetrics())

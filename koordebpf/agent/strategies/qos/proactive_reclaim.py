@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
+from prometheus_client.core import Metric
 
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.agent.strategies.part import ReportingPart
+from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimDecision
+from koordebpf.policy.proactive_reclaim.trim import WHYS
 from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
+from koordebpf.report.pod_settings import PodLines, PodSetting
 from koordebpf.state.measured import Measured
+from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S, format_bytes
 
@@ -39,8 +43,8 @@ class _Taken(msgspec.Struct):
     jobs: int = 0
 
 
-class ReclaimPart(ReportingPart):
-    """As `RoundPart`. One thread writes memory.reclaim, since a write returns when the memory is back.
+class ReclaimRunner(StrategyRunner[ReclaimMeasured, ReclaimDecision]):
+    """One thread writes memory.reclaim, since a write returns when the memory is back.
 
     Args:
         collector: of what is decided from.
@@ -58,7 +62,7 @@ class ReclaimPart(ReportingPart):
         metrics: ReclaimMetrics,
         report: Callable[[FileChange], None],
     ) -> None:
-        super().__init__("proactive reclaim")
+        super().__init__("proactive reclaim", PROACTIVE_RECLAIM, ReclaimDecision, collector.measure)
         self._collector = collector
         self._index = index
         self._reclaimer = reclaimer
@@ -69,16 +73,14 @@ class ReclaimPart(ReportingPart):
         self._reason = ""
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
-        """As `RoundPart.measure`. While the last jobs are not done nothing is measured: its stalls are theirs, too."""
+        """As `Runner.measure`. While the last jobs are not done nothing is measured: its stalls are theirs, too."""
         self._take_done(measured.now_ns)
-        if is_sample or self._waiting:
-            return measured
-        return measured.with_part(PROACTIVE_RECLAIM.part, self._collector.measure(measured.now_ns))
+        return measured if self._waiting else super().measure(measured, is_sample=is_sample)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Ask the kernel for what was decided; in a dry run it is counted only."""
-        made = decisions.get(PROACTIVE_RECLAIM.name)
-        if not isinstance(made, ReclaimDecision) or made.skipped == "not_due":
+        made = self.decided(decisions, view)
+        if made is None or made.skipped == "not_due":
             return
         self._say(made)
         self._metrics.take(made)
@@ -90,6 +92,25 @@ class ReclaimPart(ReportingPart):
                 self._waiting += 1
                 self._reclaimer.submit(job)
         self._flush(view.now_ns)
+
+    def families(self) -> Iterable[Metric]:
+        """As `Runner.families`."""
+        return self._metrics.families()
+
+    def lines(self, measured: ReclaimMeasured, made: ReclaimDecision, view: NodeView) -> Mapping[str, PodLines]:
+        """Return how much is taken from each pod, and why nothing is."""
+        sizes = {each.uid: each.size_bytes for each in made.orders}
+        found = {}
+        for pod in measured.pods:
+            if (why := made.whys.get(pod.uid)) is None:
+                continue
+            memory = made.state.pods.get(pod.uid)
+            hurts = memory.hurts if memory else 0
+            halved = f"; halved {hurts} times, because it stalled or memory came back" if hurts else ""
+            taken = f"{format_bytes(sizes[pod.uid])} each 6 s" if pod.uid in sizes else "nothing"
+            line = PodSetting(pod.path, "memory.reclaim", PROACTIVE_RECLAIM.gate, f"{WHYS[why]}{halved}", taken)
+            found[pod.uid] = PodLines(pod.path, (line,))
+        return found
 
     def close(self) -> None:
         """End the thread and close files."""
@@ -145,7 +166,7 @@ class ReclaimPart(ReportingPart):
         self._reason = reason
 
 
-def open_proactive_reclaim(node: NodeContext) -> ReclaimPart | None:
+def open_proactive_reclaim(node: NodeContext) -> ReclaimRunner | None:
     """Return it; None: its gate is off."""
     if not node.config.feature_gates.get(PROACTIVE_RECLAIM.gate):
         return None
@@ -164,8 +185,6 @@ def open_proactive_reclaim(node: NodeContext) -> ReclaimPart | None:
     )
     collector.due = node.due(collector.period_ns)
     reclaimer = Reclaimer(node.loop.wake, is_urgent=False) if node.folder is not None else None
-    metrics = ReclaimMetrics()
-    node.metrics.node.qos.append(metrics)
-    part = ReclaimPart(collector, watch.index, reclaimer, metrics, node.report)
-    node.stack.callback(part.close)
-    return part
+    runner = ReclaimRunner(collector, watch.index, reclaimer, ReclaimMetrics(), node.report)
+    node.stack.callback(runner.close)
+    return runner

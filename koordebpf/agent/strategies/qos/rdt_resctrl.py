@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from koordebpf.act.resctrl import GROUPS
-from koordebpf.agent.strategies.part import StrategyPart
+from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.resctrl.strategy import RDT_RESCTRL, ResctrlDecision
 from koordebpf.policy.strategy import GATE_OFF, Decision
-from koordebpf.state.measured import Measured
+from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from koordebpf.collect.resctrl.collector import ResctrlCollector
 
 
-class RdtResctrlPart(StrategyPart[ResctrlDecision]):
-    """The part of a round.
+class RdtResctrlRunner(StrategyRunner[ResctrlMeasured, ResctrlDecision]):
+    """Makes, fills and removes groups.
 
     Args:
         known: of the cluster.
@@ -37,18 +37,16 @@ class RdtResctrlPart(StrategyPart[ResctrlDecision]):
     def __init__(
         self, known: Known, collector: ResctrlCollector, groups: ResctrlGroups, others: Collection[str] = ()
     ) -> None:
-        super().__init__("resctrl", RDT_RESCTRL, ResctrlDecision)
+        super().__init__("resctrl", RDT_RESCTRL, ResctrlDecision, self._measured)
         self._known = known
         self._collector = collector
         self._groups = groups
         self._others = others
 
-    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
-        """As `RoundPart.measure`."""
-        if is_sample or not self._known.is_whole:
-            return measured
-        made = {*self._groups.made, *self._others}
-        return measured.with_part(RDT_RESCTRL.part, self._collector.measure(self._known.spec, made))
+    def _measured(self, _now_ns: int) -> ResctrlMeasured | None:
+        if not self._known.is_whole:
+            return None
+        return self._collector.measure(self._known.spec, {*self._groups.made, *self._others})
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Make, fill and remove groups; all are removed where the gate is off."""
@@ -57,9 +55,9 @@ class RdtResctrlPart(StrategyPart[ResctrlDecision]):
         if made is not None and made.skipped == GATE_OFF:
             self._groups.restore(view.now_ns)
 
-    def take(self, made: ResctrlDecision, now_ns: int) -> Iterable[str]:
+    def take(self, made: ResctrlDecision, view: NodeView) -> Iterable[str]:
         """Make, fill and remove groups."""
-        self._groups.apply(made.groups, made.members, now_ns)
+        self._groups.apply(made.groups, made.members, view.now_ns)
         return made.problems
 
     def close(self) -> None:
@@ -67,7 +65,7 @@ class RdtResctrlPart(StrategyPart[ResctrlDecision]):
         self._groups.restore(time.monotonic_ns())
 
 
-def open_rdt_resctrl(node: NodeContext) -> RdtResctrlPart | None:
+def open_rdt_resctrl(node: NodeContext) -> RdtResctrlRunner | None:
     """Return it; None: its gate is off. Groups that an agent left which was killed are removed then."""
     record = node.folder / GROUPS if node.folder else None
     is_on = bool(node.config.feature_gates.get(RDT_RESCTRL.gate))
@@ -84,6 +82,6 @@ def open_rdt_resctrl(node: NodeContext) -> RdtResctrlPart | None:
         return None
     collector = ResctrlCollector(RESCTRL, watch.index, counted_in=hierarchy if node.is_one_frame else None)
     others = recorded_groups(node.other_folder / GROUPS) if node.other_folder is not None else ()
-    part = RdtResctrlPart(node.measuring.known, collector, groups, others)
-    node.stack.callback(part.close)
-    return part
+    runner = RdtResctrlRunner(node.measuring.known, collector, groups, others)
+    node.stack.callback(runner.close)
+    return runner

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from koordebpf.agent.strategies.part import RegularPart
+from koordebpf.agent.strategies.runner import Runner
 from koordebpf.clock import Due
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.node import NodeMetrics
-from koordebpf.state.measured import Measured
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 GATE = "ResctrlCollector"
 
 
-class ResctrlMonitor(RegularPart):
-    """The part of a round.
+class ResctrlMonitor(Runner):
+    """Reads, when that is due. No strategy decides from it.
 
     Args:
         metrics: get what is read.
@@ -31,13 +30,10 @@ class ResctrlMonitor(RegularPart):
     period_ns = 10 * NS_PER_S  # Why: koordlet's resctrl-collector-interval
 
     def __init__(self, metrics: NodeMetrics, root: Path) -> None:
+        super().__init__("monitoring of resctrl")
         self._metrics = metrics
         self._root = root
         self._due = Due(self.period_ns)
-
-    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
-        """As `RoundPart.measure`: no strategy decides from it."""
-        return measured
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Read, when that is due."""

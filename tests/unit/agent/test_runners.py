@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.strategies import hooks
 from koordebpf.agent.strategies.hooks import RuntimeHooks
-from koordebpf.agent.strategies.part import RoundPart
 from koordebpf.agent.strategies.qos import block_io, cpu_burst, memory_qos, rdt_resctrl
-from koordebpf.agent.strategies.qos.block_io import BlockIOPart
-from koordebpf.agent.strategies.qos.cpu_burst import CpuBurstPart
-from koordebpf.agent.strategies.qos.memory_qos import MemoryQosPart
-from koordebpf.agent.strategies.qos.rdt_resctrl import RdtResctrlPart
-from koordebpf.agent.strategies.qos.system_config import SystemConfigPart
-from koordebpf.agent.strategies.round_parts import open_round_parts
+from koordebpf.agent.strategies.qos.block_io import BlockIORunner
+from koordebpf.agent.strategies.qos.cpu_burst import CpuBurstRunner
+from koordebpf.agent.strategies.qos.memory_qos import MemoryQosRunner
+from koordebpf.agent.strategies.qos.rdt_resctrl import RdtResctrlRunner
+from koordebpf.agent.strategies.qos.system_config import SystemConfigRunner
+from koordebpf.agent.strategies.runner import Runner
+from koordebpf.agent.strategies.runners import open_runners
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.files import CgroupFile
@@ -36,7 +36,6 @@ from koordebpf.policy.memory_qos.strategy import MemoryQosDecision
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.resctrl.strategy import ResctrlDecision
 from koordebpf.policy.strategy import GATE_OFF, Empty
-from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.qos.block_io import BlockIOMetrics
 from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
 from koordebpf.state.block_io.measured import BlockIOMeasured
@@ -60,22 +59,22 @@ if TYPE_CHECKING:
 ALL = ("blkio", "memory", "cpu")
 GATES = {
     "CPUSetAllocator": "RuntimeHooks",
-    "BlkIOReconcile": "BlockIOPart",
-    "BEPageCacheSuppress": "PageCachePart",
-    "ProactiveReclaim": "ReclaimPart",
-    "CPUBurst": "CpuBurstPart",
-    "CgroupReconcile": "MemoryQosPart",
-    "RdtResctrl": "RdtResctrlPart",
-    "SystemConfig": "SystemConfigPart",
+    "BlkIOReconcile": "BlockIORunner",
+    "BEPageCacheSuppress": "PageCacheRunner",
+    "ProactiveReclaim": "ReclaimRunner",
+    "CPUBurst": "CpuBurstRunner",
+    "CgroupReconcile": "MemoryQosRunner",
+    "RdtResctrl": "RdtResctrlRunner",
+    "SystemConfig": "SystemConfigRunner",
 }
-Open = Callable[..., tuple[RoundPart, ...]]
+Open = Callable[..., tuple[Runner, ...]]
 
 
 @pytest.fixture
 def open_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     stack = contextlib.ExitStack()
 
-    def _open(gates: dict[str, bool], *controllers: str, **given: Any) -> tuple[RoundPart, ...]:
+    def _open(gates: dict[str, bool], *controllers: str, **given: Any) -> tuple[Runner, ...]:
         mounts = {name: ControllerMount(2, tmp_path) for name in controllers}
         for module in (block_io, cpu_burst, hooks, memory_qos, rdt_resctrl):
             monkeypatch.setattr(module, "find_controllers", lambda: mounts)
@@ -85,13 +84,13 @@ def open_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open
         measuring = SimpleNamespace(watch=watch, known=Known())
         loop = SimpleNamespace(wake=lambda: None)
         config = AgentConfig(feature_gates=gates)
-        return open_round_parts(context_of(config, measuring, stack=stack, loop=loop, **given))
+        return open_runners(context_of(config, measuring, stack=stack, loop=loop, **given))
 
     yield _open
     stack.close()
 
 
-def names(parts: tuple[RoundPart, ...]) -> list[str]:
+def names(parts: tuple[Runner, ...]) -> list[str]:
     return [type(part).__name__ for part in parts]
 
 
@@ -153,8 +152,8 @@ class TestHooks:
 
 
 class TestResctrl:
-    def part(self, groups: Calls) -> RdtResctrlPart:
-        return RdtResctrlPart(Known(), cast("ResctrlCollector", Calls()), cast("ResctrlGroups", groups))
+    def part(self, groups: Calls) -> RdtResctrlRunner:
+        return RdtResctrlRunner(Known(), cast("ResctrlCollector", Calls()), cast("ResctrlGroups", groups))
 
     @pytest.mark.parametrize(
         ("skipped", "done"), [(None, ["apply"]), (GATE_OFF, ["restore"]), ("not_due", [])], ids=str
@@ -178,11 +177,11 @@ OWN_BURST = CgroupWrite("be/b", CgroupFile.CPU_BURST, 0)
 
 
 class TestCpuBurst:
-    def part(self, metrics: CpuBurstMetrics, *throttled: bool) -> tuple[CpuBurstPart, Any, Any]:
+    def part(self, metrics: CpuBurstMetrics, *throttled: bool) -> tuple[CpuBurstRunner, Any, Any]:
         answers = iter(throttled)
         collector: Any = SimpleNamespace(measure=lambda _: None, is_throttled=False, active=set())
         watch: Any = SimpleNamespace(take=lambda: next(answers), watched={})
-        return CpuBurstPart(collector, watch, metrics), collector, watch
+        return CpuBurstRunner(collector, watch, metrics), collector, watch
 
     def test_a_throttled_container_begins_a_round_and_is_measured_in_it(self) -> None:
         metrics = CpuBurstMetrics()
@@ -203,7 +202,7 @@ class TestCpuBurst:
 def test_what_block_io_limits_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     metrics = BlockIOMetrics()
-    part = BlockIOPart(cast("BlockIOCollector", SimpleNamespace(measure=lambda _: None)), metrics)
+    part = BlockIORunner(cast("BlockIOCollector", SimpleNamespace(measure=lambda _: None)), metrics)
     for reason in ("two pods", "two pods", "none"):
         part.carry_out({"blockIO": BlockIODecision(state=Empty(), reason=reason, writes=(QUOTA,))}, VIEW)
     assert caplog.messages == ["two pods", "none"]
@@ -212,11 +211,13 @@ def test_what_block_io_limits_is_logged_when_it_changes(caplog: pytest.LogCaptur
 
 
 def test_what_memory_qos_protects_is_shown() -> None:
-    metrics = AgentMetrics()
-    part = MemoryQosPart(cast("MemoryQosCollector", SimpleNamespace(measure=lambda _: None)), metrics)
+    part = MemoryQosRunner(cast("MemoryQosCollector", SimpleNamespace(measure=lambda _: None)))
     made = MemoryQosDecision(state=Empty(), reason="", protected_bytes={"memory.min": {"Guaranteed": 7}})
     part.carry_out({"memoryQos": made}, VIEW)
-    assert metrics.node.protected_bytes == made.protected_bytes
+    (family,) = part.families()
+    assert [(each.labels, each.value) for each in family.samples] == [
+        ({"file": "memory.min", "kube_qos": "Guaranteed"}, 7)
+    ]
 
 
 class TestMeasured:
@@ -230,9 +231,9 @@ class TestMeasured:
         }[of]
         collector: Any = SimpleNamespace(measure=lambda _: found)
         part = {
-            "blockIO": lambda: BlockIOPart(collector, BlockIOMetrics()),
-            "memoryQos": lambda: MemoryQosPart(collector, AgentMetrics()),
-            "cpuBurst": lambda: CpuBurstPart(collector, cast("ThrottleWatch", None), CpuBurstMetrics()),
+            "blockIO": lambda: BlockIORunner(collector, BlockIOMetrics()),
+            "memoryQos": lambda: MemoryQosRunner(collector),
+            "cpuBurst": lambda: CpuBurstRunner(collector, cast("ThrottleWatch", None), CpuBurstMetrics()),
         }[of]()
         measured = part.measure(frame([]).measured, is_sample=is_sample)
         assert measured.parts == ({} if is_sample else {of: found})
@@ -245,8 +246,8 @@ class TestMeasured:
         collector: Any = SimpleNamespace(measure=lambda _spec, made: ResctrlMeasured(problem=",".join(made)))
         groups: Any = SimpleNamespace(made={"BE"})
         for part, name in (
-            (RdtResctrlPart(known, collector, groups), "rdtResctrl"),
-            (SystemConfigPart(known), "systemConfig"),
+            (RdtResctrlRunner(known, collector, groups), "rdtResctrl"),
+            (SystemConfigRunner(known), "systemConfig"),
         ):
             found = part.measure(frame([]).measured, is_sample=is_sample)
             assert (name in found.parts) is (is_whole and not is_sample)

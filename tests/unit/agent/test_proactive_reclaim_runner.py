@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from koordebpf.act.reclaimer import ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.agent.strategies.qos.proactive_reclaim import ReclaimPart
+from koordebpf.agent.strategies.qos.proactive_reclaim import ReclaimRunner
 from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, ReclaimOrder, ReclaimState
 from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 from koordebpf.state.build import view_of_frame
@@ -51,13 +51,13 @@ class Rig:
         self.metrics, self.reports = ReclaimMetrics(), list[FileChange]()
         index: Any = SimpleNamespace(names_to_act_on=lambda uid: names)
         reclaimer: Any = None if is_dry_run else self.reclaimer
-        self.part = ReclaimPart(self.collector, index, reclaimer, self.metrics, self.reports.append)
+        self.runner = ReclaimRunner(self.collector, index, reclaimer, self.metrics, self.reports.append)
 
     def round(self, made: ReclaimDecision = DECIDED, at_s: int = 0) -> None:
         made_frame = frame([])
         at_ns = made_frame.measured.now_ns + at_s * NS_PER_S
         view = view_of_frame(replace(made_frame, measured=replace(made_frame.measured, now_ns=at_ns)))
-        self.part.carry_out({"proactiveReclaim": made}, view)
+        self.runner.carry_out({"proactiveReclaim": made}, view)
 
     def counted(self, result: str) -> float:
         taken = next(each for each in self.metrics.families() if each.name == "koordebpf_proactive_reclaim_bytes")
@@ -66,7 +66,7 @@ class Rig:
 
 def measured(rig: Rig, at_s: int = 0, *, is_sample: bool = False) -> ReclaimMeasured | None:
     at = replace(MEASURED, now_ns=MEASURED.now_ns + at_s * NS_PER_S)
-    return rig.part.measure(at, is_sample=is_sample).parts.get("proactiveReclaim")
+    return rig.runner.measure(at, is_sample=is_sample).parts.get("proactiveReclaim")
 
 
 def test_an_order_is_a_job_for_that_directory_and_pod() -> None:
@@ -137,7 +137,7 @@ def test_a_dry_run_counts_what_it_would_have_asked_for() -> None:
     rig.round()
     assert rig.counted("dry_run") == 2 * MIB
     assert measured(rig) is not None
-    rig.part.close()
+    rig.runner.close()
 
 
 def test_who_holds_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""What strategies need in each round beside their decision: one module a strategy, and one line in `ROUND_PARTS`.
+"""What strategies need in each round beside their decision: one module a strategy, and one line in `RUNNERS`.
 
 A part measures what its strategies decide from, and carries out what is no cgroup file: those `OwnStrategies` writes.
 """
@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from koordebpf.agent.context import NodeContext
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
-from koordebpf.agent.strategies.part import RoundPart
 from koordebpf.agent.strategies.qos.block_io import open_block_io
 from koordebpf.agent.strategies.qos.cpu_burst import open_cpu_burst
 from koordebpf.agent.strategies.qos.memory_qos import open_memory_qos
@@ -18,9 +17,10 @@ from koordebpf.agent.strategies.qos.proactive_reclaim import open_proactive_recl
 from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
 from koordebpf.agent.strategies.qos.resctrl_monitor import open_resctrl_monitor
 from koordebpf.agent.strategies.qos.system_config import open_system_config
+from koordebpf.agent.strategies.runner import Runner
 
 # Each returns None where its feature gate is off, and loads nothing then.
-ROUND_PARTS: tuple[Callable[[NodeContext], RoundPart | None], ...] = (
+RUNNERS: tuple[Callable[[NodeContext], Runner | None], ...] = (
     open_runtime_hooks,
     open_block_io,
     open_proactive_reclaim,
@@ -33,6 +33,6 @@ ROUND_PARTS: tuple[Callable[[NodeContext], RoundPart | None], ...] = (
 )
 
 
-def open_round_parts(node: NodeContext) -> tuple[RoundPart, ...]:
+def open_runners(node: NodeContext) -> tuple[Runner, ...]:
     """Open those whose feature gates are on."""
-    return tuple(part for each in ROUND_PARTS if (part := each(node)) is not None)
+    return tuple(part for each in RUNNERS if (part := each(node)) is not None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.strategies.qos.page_cache import PageCachePart
+from koordebpf.agent.strategies.qos.page_cache import PageCacheRunner
 from koordebpf.errors import KernelFileError
 from koordebpf.policy.page_cache.strategy import PageCacheDecision, PageCacheState
 from koordebpf.report.prom.qos.page_cache import PageCacheMetrics
@@ -27,11 +27,11 @@ class Rig:
     def __init__(self, measure: Any = PageCacheMeasured) -> None:
         self.collector: Any = SimpleNamespace(measure=measure, is_active=False)
         self.metrics = PageCacheMetrics()
-        self.part = PageCachePart(self.collector, self.metrics)
+        self.runner = PageCacheRunner(self.collector, self.metrics)
 
     def round(self, *decisions: PageCacheDecision) -> None:
         for made in decisions:
-            self.part.carry_out({"bePageCacheSuppress": made}, view_of_frame(frame([])))
+            self.runner.carry_out({"bePageCacheSuppress": made}, view_of_frame(frame([])))
 
     def metric(self, name: str) -> float:
         return next(each.samples[0].value for each in self.metrics.families() if each.name == name)
@@ -39,10 +39,10 @@ class Rig:
 
 def test_it_is_measured_in_rounds_and_not_in_samples() -> None:
     rig = Rig()
-    assert rig.part.measure(MEASURED, is_sample=True) == MEASURED
-    found = rig.part.measure(MEASURED, is_sample=False)
+    assert rig.runner.measure(MEASURED, is_sample=True) == MEASURED
+    found = rig.runner.measure(MEASURED, is_sample=False)
     assert found.parts == {"bePageCacheSuppress": PageCacheMeasured(MEASURED.now_ns)}
-    assert rig.part.take_due(0) is False
+    assert rig.runner.take_due(0) is False
 
 
 def test_what_cannot_be_measured_leaves_a_round_without_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -50,7 +50,7 @@ def test_what_cannot_be_measured_leaves_a_round_without_it(caplog: pytest.LogCap
         raise KernelFileError("/proc/vmstat", "", "must be rows")
 
     rig = Rig(measure)
-    assert [rig.part.measure(MEASURED, is_sample=False).parts for _ in range(2)] == [{}, {}]
+    assert [rig.runner.measure(MEASURED, is_sample=False).parts for _ in range(2)] == [{}, {}]
     assert caplog.text.count("/proc/vmstat") == 1
 
 
