@@ -87,3 +87,12 @@ def test_a_frame_has_the_namespaces_that_are_known():
     known = (Namespace(ObjectMeta("team")),)
     state = ClusterState(1, 1, namespaces=known)
     assert frame_of(state, measured, feature_gates={}, executor="none").namespaces == known
+
+
+def test_a_mount_in_megabytes_a_second_is_no_percentage(tree):
+    root = tree(machine())
+    mount = "30 25 0:27 / /sys/fs/resctrl rw shared:1 - resctrl resctrl rw"
+    for options, unit in (("", "percent"), (",mba_MBps", "mbps"), (",cdp", "percent")):
+        (root / "proc/self/mountinfo").write_text(f"{mount}{options}\n")
+        mb = ResctrlCollector(root / "resctrl", CgroupIndex(), root / "proc").measure(None, []).mb
+        assert mb is not None and mb.unit == unit

@@ -13,7 +13,7 @@ import pytest
 
 import koordebpf.report.incident.page as module
 from koordebpf.report.incident.charts import charts_json, colours, sampled
-from koordebpf.report.incident.markup import element, json_script, script, style, table
+from koordebpf.report.incident.markup import Column, element, json_script, script, style, table
 from koordebpf.report.incident.page import incident_page
 from koordebpf.report.incident.values import Incident
 from tests.support.values.incidents import HOSTILE, incident
@@ -193,3 +193,13 @@ def test_the_plotting_library_is_the_one_that_the_note_names() -> None:
         assert hashlib.sha256((ASSETS / name).read_bytes()).hexdigest() in note
     assert "The MIT License" in (ASSETS / "uPlot.LICENSE").read_text()
     assert "Copyright (c) 2022 Leon Sorokin" in incident_page(incident())  # each copy has to say so
+
+
+def test_the_first_cell_of_a_row_is_its_heading() -> None:
+    made = table("pods", [Column("name"), Column("bytes", is_number=True)], [["web", "7"], ["batch", "8"]])
+    rows = [[(cell.tag, cell.text, cell.get("class")) for cell in row] for row in made.iter("tr")]
+    assert rows == [
+        [("th", "name", None), ("th", "bytes", "n")],
+        [("th", "web", None), ("td", "7", "n")],
+        [("th", "batch", None), ("td", "8", "n")],
+    ]
