@@ -57,7 +57,6 @@ class MappedArray:
     def __init__(self, array: libbpf.Map) -> None:
         """Map the first elements."""
         self._array = array
-        self._entries = 0
         self._grow(1)
 
     @property
