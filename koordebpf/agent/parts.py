@@ -18,6 +18,7 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking
 from koordebpf.clock import Clock, SystemClock
+from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.state.view import KillerName
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.sink import Sink
@@ -37,6 +38,7 @@ class AgentParts:
         own_pod_uid: of the agent's pod; None: it runs in none.
         kept: the budget, where the next agent finds it.
         emergency: an API server that is lost.
+        cpu: measures the CPUs.
         suppression: of best-effort CPU.
         wake: wakes it before its time.
         ladder: milder rungs before an eviction.
@@ -58,6 +60,7 @@ class AgentParts:
     own_pod_uid: str | None = None
     kept: KeptBudget = field(default_factory=lambda: KeptBudget(None))
     emergency: Emergency | None = None
+    cpu: CpuSampler | None = None
     suppression: Suppression | None = None
     wake: SuppressionWake | None = None
     ladder: Ladder | None = None

@@ -28,11 +28,8 @@ from koordebpf.store.sink import (
     Event,
     ExemptCounted,
     KatalystActed,
-    LadderLooked,
     ReportFailed,
     RoundEnded,
-    StrategiesHeld,
-    SuppressionHeld,
 )
 from koordebpf.units import NS_PER_S
 
@@ -101,23 +98,17 @@ class Rounds:
         return RoundEnd(view.measured.node, decision.is_short)
 
     def _carry_out_strategies(self, view: NodeView, decision: TickDecision) -> None:
-        parts, publish, memory = self._parts, self._parts.sinks.publish, self.evictions.memory
-        if parts.suppression and (suppress := decision.suppress):
-            parts.suppression.carry_out(suppress, view)
-            publish(SuppressionHeld(suppress, parts.suppression.counts, parts.clock.now_ns()))
-            self.suppressed_view = view
-        if parts.own:
-            parts.own.carry_out(decision.strategies, view.now_ns)
-            publish(StrategiesHeld(parts.own.counts))
+        parts, memory = self._parts, self.evictions.memory
         for each in parts.runners:
             each.carry_out(decision.strategies, view)
+        if decision.suppress:
+            self.suppressed_view = view
         if parts.katalyst:
             news = parts.katalyst.carry_out(decision.strategies, view)
-            publish(KatalystActed(parts.katalyst.facts, news, parts.clock.now_ns(), parts.clock.wall_s()))
+            acted = KatalystActed(parts.katalyst.facts, news, parts.clock.now_ns(), parts.clock.wall_s())
+            parts.sinks.publish(acted)
         if parts.marking:
             parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
-        if parts.ladder:
-            publish(LadderLooked(parts.ladder.counts))
 
     # For people alone. Where the CPUs were not measured, as during a crossing, the pods are counted in a later round,
     # but for no longer than a period.
@@ -125,7 +116,7 @@ class Rounds:
         is_period_over = self._pace.take_exempt(view.now_ns)
         if is_period_over:
             self._try_report("exempt memory", lambda: ExemptCounted(exempt_bytes(view, self._config.eviction)))
-        lacks_cpu = view.cpu is None and self._parts.suppression is not None and are_on(view.feature_gates, CPU)
+        lacks_cpu = view.cpu is None and self._parts.cpu is not None and are_on(view.feature_gates, CPU)
         if is_period_over and lacks_cpu and not self._is_count_due:
             self._is_count_due = True
         elif is_period_over or (self._is_count_due and not lacks_cpu):
@@ -154,7 +145,7 @@ class Rounds:
             settings=self._settings,
             guards=_NO_FACTS,
             is_round_due=self._pace.is_round_due(now_ns),
-            has_cpu=parts.suppression is not None and measured.cpu is not None and known.is_whole,
+            has_cpu=parts.cpu is not None and measured.cpu is not None and known.is_whole,
             woken_by=woken_by,
             ladder=parts.ladder.memory if parts.ladder else None,
             states=dict(parts.own.states) if parts.own else {},

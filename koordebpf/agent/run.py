@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.eviction_hooks.settings import NO_HOOKS
-from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.colocation.jobs import open_jobs
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.context import NodeContext
@@ -37,9 +36,9 @@ from koordebpf.agent.serving import node_name, open_metrics, series_metrics, ser
 from koordebpf.agent.shadow.open import NO_SHADOW, open_shadow
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.agent.strategies.hooks import hooks_of
-from koordebpf.agent.strategies.ladder import open_ladder
+from koordebpf.agent.strategies.ladder import Ladder, open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
-from koordebpf.agent.strategies.own import open_own_strategies
+from koordebpf.agent.strategies.own import OwnStrategies
 from koordebpf.agent.strategies.runner import Runner
 from koordebpf.agent.strategies.runners import open_runners
 from koordebpf.agent.strategies.suppression import Suppression
@@ -50,6 +49,7 @@ from koordebpf.agent.warning.open import open_eviction_hooks, open_foresight
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
 from koordebpf.collect.collectors import open_schedule
+from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
@@ -179,19 +179,17 @@ def _open_agent(
     kept_list: KeptList | None,
     stack: contextlib.ExitStack,
 ) -> tuple[Agent, Sinks, Actuator, NodeContext]:
-    folder = acting.folder if acting else None
-    watch = measuring.watch
+    folder, watch = acting.folder if acting else None, measuring.watch
     outcomes = OutcomeQueue(loop.wake)
     note, targets = acting.in_flight.kill if acting else None, pod_targets(scope, watch, lifts=config.lift_limits)
     by_cgroup = functools.partial(CgroupExecutor, targets, outcomes, enforce=config.enforce, note=note)
-    executor = open_executor(config, by_cgroup, outcomes, actions, watch.index)
     executors = stack.enter_context(contextlib.ExitStack())
-    executors.callback(executor.close)
+    executor = executors.enter_context(closing(open_executor(config, by_cgroup, outcomes, actions, watch.index)))
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
-    metrics = open_metrics(config, measuring.prediction)
-    sinks, recent = _open_sinks(config, measuring, acting, actions, metrics, stack, dry_run=executor.is_dry_run)
+    sinks, metrics, recent = _open_sinks(config, measuring, acting, actions, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, hooks_of(config))
-    suppression = _open_suppression(config, measuring, writer, folder, stack)
+    cpu = stack.enter_context(closing(CpuSampler(watch, measuring.series, config.wake.burst_window_ns)))
+    suppression = stack.enter_context(closing(Suppression(config.suppress, writer, folder, metrics.suppression)))
     kill = open_kill(config, executor, by_cgroup, executors)
     ladder = open_ladder(
         config, scope, watch.index, writer, stack, kill=kill, tell=sinks.publish_change, wake=loop.wake
@@ -206,6 +204,7 @@ def _open_agent(
         metrics=metrics,
         stack=stack,
     )
+    own = stack.enter_context(closing(OwnStrategies(writer, folder)))
     parts = AgentParts(
         measuring=measuring,
         writer=writer,
@@ -216,11 +215,12 @@ def _open_agent(
         own_pod_uid=_own_pod_uid(),
         kept=_open_budget(acting, stack),
         emergency=emergency,
+        cpu=cpu,
         suppression=suppression,
-        wake=open_wake(config.wake, watch.index, suppression, loop, metrics.suppression.wake, stack),
+        wake=open_wake(config.wake, watch.index, cpu, suppression, loop, metrics.suppression.wake, stack),
         ladder=ladder,
-        own=open_own_strategies(writer, folder, stack),
-        runners=_open_runners(node, recent),
+        own=own,
+        runners=(suppression, own, *_open_runners(node, recent, ladder)),
         marking=open_node_marking(config, stack),
         katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),
@@ -231,24 +231,12 @@ def _open_agent(
     return agent, sinks, executor, node
 
 
-def _open_runners(node: NodeContext, recent: Recent) -> tuple[Runner, ...]:
-    runners = open_runners(node)
+def _open_runners(node: NodeContext, recent: Recent, ladder: Ladder | None) -> tuple[Runner, ...]:
+    runners, writer = open_runners(node), node.writer
+    node.metrics.node.file_writes += [lambda: writer.counts, *([lambda: ladder.reclaims] if ladder else [])]
     node.metrics.node.strategies += [each.families for each in runners]
     recent.explain += [each.explain for each in runners]
     return runners
-
-
-def _open_suppression(
-    config: AgentConfig,
-    measuring: Measuring,
-    writer: CgroupWriter,
-    folder: Path | None,
-    stack: contextlib.ExitStack,
-) -> Suppression:
-    window_ns = config.wake.burst_window_ns
-    suppression = Suppression(measuring.watch, config.suppress, writer, measuring.series, folder, window_ns)
-    stack.callback(suppression.close)
-    return suppression
 
 
 def _own_pod_uid() -> str | None:
@@ -278,12 +266,11 @@ def _open_sinks(
     measuring: Measuring,
     acting: Acting | None,
     actions: KubeActions | None,
-    metrics: AgentMetrics,
     stack: contextlib.ExitStack,
     *,
     dry_run: bool,
-) -> tuple[Sinks, Recent]:
-    plans = OpenPlans(node_name(config), dry_run=dry_run)
+) -> tuple[Sinks, AgentMetrics, Recent]:
+    plans, metrics = OpenPlans(node_name(config), dry_run=dry_run), open_metrics(config, measuring.prediction)
     health, recent = Health(), Recent(plans)
     metrics.node.series = series_metrics(measuring)
     events = EventPoster(actions) if actions else None
@@ -304,7 +291,7 @@ def _open_sinks(
     )
     stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))
     serve_reports(config, measuring, metrics, health, recent, stack, acts=acting is not None)
-    return sinks, recent
+    return sinks, metrics, recent
 
 
 # What the agent needs while memory and CPUs are short.

@@ -153,12 +153,8 @@ class Agent:
             shmem += self._parts.katalyst.shmem_uids(facts, now_ns)
         measured = self._parts.measuring.history.measure(now_ns, self._known, shmem, sampled)
         # A round during a crossing has no time for the CPUs, and those that wait for memory to come back need none.
-        if (
-            self._parts.suppression
-            and sampled is None
-            and (self._pace.take_cpu(now_ns, is_waiting=waits) or self._wants_cpu)
-        ):
-            cpu = self._parts.suppression.measure(
+        if self._parts.cpu and sampled is None and (self._pace.take_cpu(now_ns, is_waiting=waits) or self._wants_cpu):
+            cpu = self._parts.cpu.measure(
                 measured.now_ns, self._known, self._rounds.suppressed_view, each_pod=self._evicts_for_cpu
             )
             measured = replace(measured, cpu=cpu)

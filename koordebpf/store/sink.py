@@ -22,7 +22,6 @@ from koordebpf.policy.katalyst.asked.news import RequestNews
 from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
-from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.katalyst.facts import KatalystFacts
 from koordebpf.state.measured import NodeMeasure
@@ -104,14 +103,6 @@ class StallsCharged(msgspec.Struct, frozen=True):
     pods: Sequence[PodFacts]
 
 
-class SuppressionHeld(msgspec.Struct, frozen=True):
-    """One round of suppression. `writes` counts attempts since the start, by file and result."""
-
-    plan: SuppressPlan
-    writes: Mapping[tuple[str, str], int]
-    now_ns: int
-
-
 class NoticeEnded(msgspec.Struct, frozen=True):
     """A pod was notified of a soft eviction; with `problem` it could not be."""
 
@@ -119,18 +110,6 @@ class NoticeEnded(msgspec.Struct, frozen=True):
     problem: str | None
     now_ns: int
     wall_s: float
-
-
-class LadderLooked(msgspec.Struct, frozen=True):
-    """One round of the ladder. `writes` counts attempts since the start, by file and result."""
-
-    writes: Mapping[tuple[str, str], int]
-
-
-class StrategiesHeld(msgspec.Struct, frozen=True):
-    """One round of the strategies beside suppression. `writes` counts attempts since the start, by file and result."""
-
-    writes: Mapping[tuple[str, str], int]
 
 
 class KatalystActed(msgspec.Struct, frozen=True):
@@ -207,10 +186,7 @@ Event = (
     | ProblemsSeen
     | OomKilled
     | StallsCharged
-    | SuppressionHeld
     | NoticeEnded
-    | LadderLooked
-    | StrategiesHeld
     | KatalystActed
     | ExemptCounted
     | EligibilityCounted

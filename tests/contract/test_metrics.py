@@ -8,6 +8,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from koordebpf.act.eviction_hooks.ran import Ran
 from koordebpf.act.eviction_hooks.runner import EvictionHooks
 from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.act.writer.change import WriteResult
 from koordebpf.agent.strategies.qos.memory_qos import MemoryQosRunner
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
@@ -263,7 +265,7 @@ def metrics() -> AgentMetrics:
     allocatable = {"kubernetes.io/batch-memory": 4096}
     metrics.indicators.take(msgspec.structs.replace(seen, cpu=cpu, allocatable=allocatable, pods=pods))
     metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
-    metrics.suppression.writes = {("cpu.quota", "written"): 2}
+    metrics.node.file_writes.append(lambda: Counter({("cpu.quota", WriteResult.WRITTEN): 2}))
     metrics.suppression.wake.wakes = {("scheduler", "round"): 3}
     metrics.suppression.wake.cost_ratio, metrics.suppression.wake.sampled_ratio = 0.004, 0.25
     metrics.suppression.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))

@@ -40,10 +40,10 @@ def start(
     made: list[tuple[Node, NodeMarker]] = []
 
     def _start(mark: Mark) -> Node:
-        own, suppression, _ = ask_alone(monkeypatch, strategy)
+        parts, _ = ask_alone(monkeypatch, strategy)
         marker = NodeMarker(NodeMarks(open_cluster(kubeconfig), "n1"), mark)
         marking = NodeMarking(NodeMarkSettings(type=mark), marker)
-        node = Node(tmp_path, own=own, suppression=suppression, marking=marking)
+        node = Node(tmp_path, marking=marking, **parts)
         made.append((node, marker))
         node.tick(0)
         return node

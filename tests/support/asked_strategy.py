@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -10,7 +10,6 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.strategies import own
 from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.policy import strategies
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.state.cpu.measured import CpuMeasured
@@ -39,12 +38,11 @@ class AskedStrategy(Strategy[None, Empty, Empty]):
 
 
 class Cpus:
-    """Suppression's part of the measurement alone: `measured` is what the CPUs are, None: they cannot be measured."""
+    """Measures the CPUs: `measured` is what they are, None: they cannot be measured."""
 
     def __init__(self) -> None:
         self.measured: CpuMeasured | None = cpu_frame().measured.cpu
         self.looks = 0
-        self.state = None
 
     def measure(self, *_: object, each_pod: bool = True) -> CpuMeasured | None:
         """Return them."""
@@ -52,9 +50,10 @@ class Cpus:
         return self.measured
 
 
-def ask_alone(monkeypatch: pytest.MonkeyPatch, *asked: AskedStrategy) -> tuple[OwnStrategies, Suppression, Cpus]:
-    """Let these be all strategies there are; return parts of an agent: what carries them out, and its CPUs twice."""
+def ask_alone(monkeypatch: pytest.MonkeyPatch, *asked: AskedStrategy) -> tuple[dict[str, Any], Cpus]:
+    """Let these be all strategies there are; return the parts of an agent that they need, and its CPUs."""
     monkeypatch.setattr(strategies, "STRATEGIES", asked)
     monkeypatch.setattr(own, "OWN_STRATEGIES", asked)
     cpus = Cpus()
-    return OwnStrategies(CgroupWriter(Places({}), None)), cast("Suppression", cpus), cpus
+    runner = OwnStrategies(CgroupWriter(Places({}), None))
+    return {"own": runner, "runners": (runner,), "cpu": cpus}, cpus

@@ -175,9 +175,9 @@ def test_features_of_cpus_that_are_not_measured_evict_no_pod_and_end_no_round(tm
 def test_pods_are_counted_when_the_cpus_are_measured_or_a_period_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, suppression, cpus = ask_alone(monkeypatch)
+    parts, cpus = ask_alone(monkeypatch)
     measured, cpus.measured = cpus.measured, None
-    node = Node(tmp_path, gates={"BEMemoryEvict": False, "BECPUEvict": True}, own=own, suppression=suppression)
+    node = Node(tmp_path, gates={"BEMemoryEvict": False, "BECPUEvict": True}, **parts)
 
     def counted(seconds: int) -> list[bool]:
         """How often the pods are counted, and whether the CPUs were measured."""

@@ -21,8 +21,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     nodes: list[Node] = []
 
     def _start(*asked: AskedStrategy) -> tuple[Node, Cpus]:
-        own, suppression, cpus = ask_alone(monkeypatch, *asked)
-        nodes.append(Node(tmp_path, own=own, suppression=suppression))
+        parts, cpus = ask_alone(monkeypatch, *asked)
+        nodes.append(Node(tmp_path, **parts))
         nodes[-1].tick(0)
         return nodes[-1], cpus
 

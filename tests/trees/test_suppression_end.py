@@ -11,11 +11,9 @@ import pytest
 
 from koordebpf.agent.lifecycle.handover import KEPT
 from koordebpf.agent.lifecycle.node_lock import NodeLock, StandBy
-from koordebpf.agent.strategies import suppression
 from koordebpf.agent.strategies.suppression import Suppression
-from koordebpf.attribution.index import CgroupIndex
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.state.series.node import node_series
+from koordebpf.report.prom.suppression import SuppressionMetrics
 from tests.unit.agent.test_sole_agent import machine
 
 
@@ -35,14 +33,12 @@ class Writer:
 
 @pytest.fixture
 def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
-    monkeypatch.setattr(suppression, "find_controllers", dict)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     return Writer()
 
 
 def end(writer: Any, folder: Path | None, **settings: Any) -> None:
-    watch: Any = SimpleNamespace(index=CgroupIndex(), scope=SimpleNamespace(node_path=""))
-    Suppression(watch, SuppressSettings(**settings), writer, node_series(), folder).close()
+    Suppression(SuppressSettings(**settings), writer, folder, SuppressionMetrics()).close()
 
 
 def test_a_dry_run_restores(writer: Writer) -> None:

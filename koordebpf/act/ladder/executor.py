@@ -84,9 +84,9 @@ class LadderExecutor:
         self.frozen_ns: int | None = None  # since when a cgroup may be frozen by this
 
     @property
-    def counts(self) -> Counter[tuple[str, WriteResult]]:
-        """Every attempt to write by file name and result since the start."""
-        return self._writer.counts_of(LADDER) + self._reclaims
+    def reclaims(self) -> Counter[tuple[str, WriteResult]]:
+        """Every write of memory.reclaim by file name and result since the start; from any thread."""
+        return self._reclaims.copy()
 
     def begin(self, plan: RungPlan, now_ns: int) -> bool:
         """Carry a rung out on every pod it names; return whether anything of it was done, or would be in a dry run.

@@ -17,8 +17,8 @@ class ChangeLog:
 
     @property
     def counts(self) -> Counter[tuple[str, WriteResult]]:
-        """Every attempt by file name and result."""
-        return sum(self._counts.values(), Counter())
+        """Every attempt by file name and result; from any thread."""
+        return sum((each.copy() for each in self._counts.copy().values()), Counter())
 
     def counts_of(self, owner: str) -> Counter[tuple[str, WriteResult]]:
         """The attempts for one owner."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from koordebpf.act.evict.actuator import Actuator
 from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
 from koordebpf.act.reclaimer import Reclaimer
-from koordebpf.act.writer.change import FileChange
+from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
@@ -42,9 +43,9 @@ class Ladder:
         self._said = ""
 
     @property
-    def counts(self) -> dict[tuple[str, str], int]:
-        """Attempts to write since the start, by file and result."""
-        return {(file, result.value): count for (file, result), count in self._executor.counts.items()}
+    def reclaims(self) -> Counter[tuple[str, WriteResult]]:
+        """Writes of memory.reclaim since the start, which are none of the writer, by file and result."""
+        return self._executor.reclaims
 
     def due_ns(self, now_ns: int) -> int | None:
         """Return when the last rung is judged, or a freeze is at its end; None: neither is awaited."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,32 +11,26 @@ from typing import Any
 from koordebpf.act.writer.restore import WAIT_S
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.node_lock import is_awaited
+from koordebpf.agent.strategies.runner import Runner
 from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategies import OWN_STRATEGIES
 from koordebpf.policy.strategy import GATE_OFF, Decision
+from koordebpf.state.view import NodeView
 
 
-class OwnStrategies:
+class OwnStrategies(Runner):
     """Remembers their states, writes their files, and restores what they want no more. Each owns its journal lines."""
 
     def __init__(self, writer: CgroupWriter, folder: Path | None = None) -> None:
+        super().__init__("strategies")
         self.states: dict[str, Any] = {}  # by name
         self._wakes: dict[str, int] = {}  # by name: when the next round is due
         self._writer = writer
         self._folder = folder
         self._wanted: dict[str, Any] = {}  # by name: what was written last
         self._idle: set[str] = set()  # those whose gate is off and of which nothing is written
-
-    @property
-    def counts(self) -> dict[tuple[str, str], int]:
-        """Attempts to write since the start, by file and result."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for each in OWN_STRATEGIES:
-            for (file, result), count in self._writer.counts_of(each.name).items():
-                counts[file, result.value] += count
-        return dict(counts)
 
     @property
     def wake_at_ns(self) -> int | None:
@@ -58,11 +51,12 @@ class OwnStrategies:
         self._wakes |= dict.fromkeys(due, now_ns + CpuCollector.period_ns)
         return bool(due)
 
-    def carry_out(self, decisions: Mapping[str, Decision[Any]], now_ns: int) -> None:
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Write what is wanted now, and restore what is wanted no more; where a round was skipped all stays.
 
         So does the wake of a strategy that was not asked.
         """
+        now_ns = view.now_ns
         for each in OWN_STRATEGIES:
             made = decisions.get(each.name)
             if made is None:
@@ -89,15 +83,3 @@ class OwnStrategies:
                 continue
             with contextlib.suppress(OSError):  # it is done; from the journal it would be done once more
                 self._writer.restore(time.monotonic_ns(), owner=each.name, wait_s=WAIT_S)
-
-
-def open_own_strategies(writer: CgroupWriter, folder: Path | None, stack: contextlib.ExitStack) -> OwnStrategies | None:
-    """Return them; None where there is no strategy beside suppression and the features that evict.
-
-    `folder` is that of the one agent that acts on the node; None: dry run.
-    """
-    if not OWN_STRATEGIES:
-        return None
-    own = OwnStrategies(writer, folder)
-    stack.callback(own.close)
-    return own

@@ -11,6 +11,7 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.traced_cgroups import TracedCgroups
 from koordebpf.agent.strategies.usage_looks import UsageLooks
 from koordebpf.attribution.index import CgroupIndex
+from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.errors import SupportError
 from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 def open_wake(
     settings: WakeSettings,
     index: CgroupIndex,
+    cpu: CpuSampler,
     suppression: Suppression,
     loop: Loop,
     metrics: WakeMetrics,
@@ -41,7 +43,7 @@ def open_wake(
     mount = find_controllers().get("cpu")
     if mount is None or not (settings.pressure or settings.scheduler or settings.usage):
         return None
-    wake = SuppressionWake(settings, mount, index, suppression, loop, metrics)
+    wake = SuppressionWake(settings, mount, index, cpu, suppression, loop, metrics)
     stack.callback(wake.close)
     return wake
 
@@ -60,12 +62,14 @@ class SuppressionWake:
         settings: WakeSettings,
         mount: ControllerMount,
         index: CgroupIndex,
+        cpu: CpuSampler,
         suppression: Suppression,
         loop: Loop,
         metrics: WakeMetrics,
     ) -> None:
         self._settings = settings
         self._index = index
+        self._cpu = cpu
         self._suppression = suppression
         self._metrics = metrics
         self._state = WakeState()
@@ -74,7 +78,7 @@ class SuppressionWake:
         self._cgroups = TracedCgroups(mount)
         self._pressure = CpuPressure(settings, mount, loop, self._see_pressure) if settings.pressure else None
         self._tracing = self._open_tracing(loop) if settings.scheduler else None
-        self._usage = UsageLooks(settings, loop, suppression, lambda: self._state) if settings.usage else None
+        self._usage = UsageLooks(settings, loop, cpu, suppression, lambda: self._state) if settings.usage else None
 
     def _open_tracing(self, loop: Loop) -> SchedTracing | None:
         try:
@@ -107,7 +111,7 @@ class SuppressionWake:
             return None
         if not self._is_looked:
             self._is_looked = True
-            self._suppression.look(now_ns)
+            self._cpu.look(now_ns)
             self._listen_each(self._settings.burst_window_ns)
             return None
         due = due_ns(self._state, self._settings)
@@ -116,7 +120,7 @@ class SuppressionWake:
         return self._judge(now_ns)
 
     def _judge(self, now_ns: int) -> str | None:
-        used, amount = self._suppression.look(now_ns), self._suppression.amount
+        used, amount = self._cpu.look(now_ns), self._suppression.amount
         risen = None
         if used is not None and amount is not None:
             risen = rise(used.others_millicpu, used.best_effort_millicpu, amount, self._settings)

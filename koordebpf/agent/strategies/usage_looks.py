@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from koordebpf.agent.strategies.suppression import Suppression
+from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.suppress.wake import WakeSettings, WakeState, next_usage_look_ns, rise
 from koordebpf.units import NS_PER_S
@@ -16,15 +17,22 @@ class UsageLooks:
     Args:
         settings: of wakes.
         loop: to look from.
+        cpu: looks.
         suppression: of the node.
         state: gives the present state of wakes: while one is in progress or rests nothing is looked at.
     """
 
     def __init__(
-        self, settings: WakeSettings, loop: Loop, suppression: Suppression, state: Callable[[], WakeState]
+        self,
+        settings: WakeSettings,
+        loop: Loop,
+        cpu: CpuSampler,
+        suppression: Suppression,
+        state: Callable[[], WakeState],
     ) -> None:
         self._settings = settings
         self._loop = loop
+        self._cpu = cpu
         self._suppression = suppression
         self._state = state
         self._risen: str | None = None
@@ -45,7 +53,7 @@ class UsageLooks:
             return now_ns + NS_PER_S
         best_effort = amount.capacity_millicpu
         if state.since_ns is None and self._risen is None and now_ns >= state.heard_ns("usage"):
-            used = self._suppression.look(now_ns)
+            used = self._cpu.look(now_ns)
             best_effort = 0 if used is None else used.best_effort_millicpu
             self._risen = None if used is None else rise(used.others_millicpu, best_effort, amount, self._settings)
             if self._risen is not None:

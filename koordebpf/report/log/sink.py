@@ -11,6 +11,7 @@ from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import FeaturePlan
+from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.suppress.settings import Policy
 from koordebpf.report.ended_shortages import EndedShortages, JudgedFeatures
 from koordebpf.report.log.problems import ProblemLog
@@ -31,7 +32,6 @@ from koordebpf.store.sink import (
     ProblemsSeen,
     ReleaseOverdue,
     RoundEnded,
-    SuppressionHeld,
     TickEnded,
 )
 from koordebpf.store.v1.requests import request_sentence
@@ -52,7 +52,6 @@ class LogSink:
         ReleaseOverdue,
         FileChanged,
         KatalystActed,
-        SuppressionHeld,
         ProblemsSeen,
         OomKilled,
         EligibilityCounted,
@@ -89,13 +88,13 @@ class LogSink:
             case KatalystActed(_, news, now_ns):
                 for each in news:
                     self._say(f"request:{each.plugin}:{each.uid}:{each.code}", request_sentence(each), now_ns)
-            case SuppressionHeld():
-                self._suppressed(event)
             case ProblemsSeen(by_reason, now_ns):
                 self._problems.report(by_reason, now_ns)
             case OomKilled():
                 self._oom_killed(event)
             case RoundEnded(_, view, decision):
+                if decision.suppress:
+                    self._suppressed(decision.suppress, view.now_ns)
                 self._ended(decision.plan.features, view.now_ns, has_cpu=view.cpu is not None)
             case EligibilityCounted(found) if found and found.pods:
                 self._counted(found)
@@ -124,13 +123,12 @@ class LogSink:
             key = f"write:{change.path}:{change.result.value}:{change.is_correction}"
             self._log_change(key, change, 0, change.now_ns)
 
-    def _suppressed(self, event: SuppressionHeld) -> None:
-        plan = event.plan
+    def _suppressed(self, plan: SuppressPlan, now_ns: int) -> None:
         # That a first sample is not enough yet is no news: there is one after each start.
         if plan.skipped and plan.skipped not in (self._skipped, "first_sample"):
             log.info("best-effort pods' CPU is not held: %s", plan.reason)
         self._skipped = plan.skipped
-        self._say_held(event.now_ns, plan.policy)
+        self._say_held(now_ns, plan.policy)
 
     def _say_held(self, now_ns: int, policy: Policy | None = None) -> None:
         for change, *others in alike(self._held):

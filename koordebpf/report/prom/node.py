@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from koordebpf.act.writer.change import WriteResult
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.report.prom.colocation.resctrl import resctrl_families
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
 from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.view import NodeView, PodView
+
+FileWrites = Callable[[], Counter[tuple[str, WriteResult]]]  # attempts since the start; asked at the scrape
 
 
 class NodeMetrics:
@@ -27,6 +31,7 @@ class NodeMetrics:
         self.eligibility: Eligibility | None = None
         self.series: SeriesMetrics | None = None
         self.resctrl: tuple[MonitoredDomain, ...] = ()
+        self.file_writes: list[FileWrites] = []  # of each that writes
         self.strategies: list[Callable[[], Iterable[Metric]]] = []  # of those whose gate is on
 
     def take(self, view: NodeView) -> None:
@@ -43,6 +48,7 @@ class NodeMetrics:
         if self.series is not None:
             yield from self.series.families()
         yield from resctrl_families(self.resctrl)
+        yield _file_writes(each() for each in self.file_writes)
         for families in self.strategies:
             yield from families()
 
@@ -83,4 +89,12 @@ def _marks(marks: Mapping[str, Mapping[str, int]]) -> Metric:
     for feature, of_feature in marks.items():
         for mark, value in of_feature.items():
             family.add_metric([feature, mark], value)
+    return family
+
+
+def _file_writes(counts: Iterable[Counter[tuple[str, WriteResult]]]) -> Metric:
+    text = "Cgroup and sysctl writes by file and outcome."
+    family = CounterMetricFamily("koordebpf_file_writes", text, labels=["file", "result"])
+    for (file, result), count in sum(counts, Counter[tuple[str, WriteResult]]()).items():
+        family.add_metric([file, result.value], count)
     return family

@@ -5,8 +5,7 @@ from __future__ import annotations
 from koordebpf.policy.detect.verdict import UseEvidence
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import FeaturePlan
-from koordebpf.policy.strategies import OWN_STRATEGIES
-from koordebpf.policy.suppress.round import SUPPRESS_GATE
+from koordebpf.policy.strategies import STRATEGIES
 from koordebpf.report.ended_shortages import JudgedFeatures
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.amount import MEMORY, Amount
@@ -17,14 +16,11 @@ from koordebpf.store.sink import (
     EligibilityCounted,
     Event,
     ExemptCounted,
-    LadderLooked,
     MemoryReleased,
     OomKilled,
     PlanDecided,
     RoundEnded,
     StallsCharged,
-    StrategiesHeld,
-    SuppressionHeld,
     TickEnded,
     TickFailed,
 )
@@ -41,9 +37,6 @@ class MetricsSink:
         MemoryReleased,
         OomKilled,
         StallsCharged,
-        SuppressionHeld,
-        LadderLooked,
-        StrategiesHeld,
         EligibilityCounted,
         ExemptCounted,
         RoundEnded,
@@ -70,12 +63,6 @@ class MetricsSink:
                 self._metrics.indicators.oom_killed(is_global=record.is_global)
             case StallsCharged():
                 self._charge(event)
-            case SuppressionHeld():
-                self._suppressed(event)
-            case LadderLooked(writes):
-                self._metrics.suppression.ladder_writes = writes
-            case StrategiesHeld(writes):
-                self._metrics.suppression.strategy_writes = writes
             case ExemptCounted(held_bytes):
                 self._metrics.decision.exempt_bytes = held_bytes
             case EligibilityCounted(found):
@@ -114,12 +101,6 @@ class MetricsSink:
                 pods.add_stall(pod.namespace, pod.name, "global", row.global_ns)
                 pods.add_stall(pod.namespace, pod.name, "limit", row.limit_ns)
 
-    def _suppressed(self, event: SuppressionHeld) -> None:
-        metrics, plan = self._metrics.suppression, event.plan
-        metrics.held_millicpu, metrics.policy, metrics.writes = plan.held_millicpu, plan.policy, event.writes
-        if plan.skipped:
-            self._metrics.decision.count_skipped(SUPPRESS_GATE, plan.skipped)
-
     def _ended(self, event: RoundEnded) -> None:
         metrics, view, decision, signals = self._metrics, event.view, event.decision, event.signals
         metrics.take(view)
@@ -128,7 +109,7 @@ class MetricsSink:
         metrics.decision.closed_guards = tuple(guard.code for guard in decision.guards)
         for feature in self._judged.after(decision.plan.features, has_cpu=view.cpu is not None):
             self._judge(feature)
-        for each in OWN_STRATEGIES:
+        for each in STRATEGIES:
             if (made := decision.strategies.get(each.name)) is not None and made.skipped:
                 metrics.decision.count_skipped(each.gate, made.skipped)
         for guard in decision.holding if decision.plan.victims else ():

@@ -1,11 +1,10 @@
-"""Suppression of best-effort CPU as metrics, and what was written to files."""
+"""Suppression of best-effort CPU as metrics."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from koordebpf.report.prom.wake import WakeMetrics
 
@@ -17,9 +16,6 @@ class SuppressionMetrics:
         self.held_millicpu: int | None = None  # None: nothing holds them
         self.policy: str | None = None  # by what it is held: cpuset or cfsQuota
         self.wake = WakeMetrics()
-        self.writes: Mapping[tuple[str, str], int] = {}  # file and result → attempts
-        self.ladder_writes: Mapping[tuple[str, str], int] = {}  # the same of the eviction ladder
-        self.strategy_writes: Mapping[tuple[str, str], int] = {}  # the same of other strategies
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -29,11 +25,4 @@ class SuppressionMetrics:
         if self.held_millicpu is not None:
             cores.add_metric([], self.held_millicpu / 1000)
         yield cores
-        by_owner = (self.writes, self.ladder_writes, self.strategy_writes)
-        writes = CounterMetricFamily(
-            "koordebpf_file_writes", "Cgroup and sysctl writes by file and outcome.", labels=["file", "result"]
-        )
-        for labels, count in sum(map(Counter, by_owner), Counter[tuple[str, str]]()).items():
-            writes.add_metric(labels, count)
-        yield writes
         yield from self.wake.families()

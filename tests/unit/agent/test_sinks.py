@@ -22,6 +22,7 @@ from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.suppress.round import SUPPRESS_GATE, SuppressPlan
+from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS, SuppressDecision
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
@@ -29,6 +30,7 @@ from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
 from koordebpf.state.amount import CPU, Amount
+from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.outcome import Outcome, Result
@@ -46,7 +48,6 @@ from koordebpf.store.sink import (
     PlanDecided,
     PlanStarted,
     RoundEnded,
-    SuppressionHeld,
     TickEnded,
     TickFailed,
 )
@@ -57,6 +58,7 @@ from tests.support.values.builders import frame, plan_of, pod
 from tests.support.values.cpu_nodes import node
 
 RETRIES = 20
+CALM = view_of_frame(frame([]))
 RECORDED = frame([pod("hog", anon=300), pod("calm", anon=10)], used=900)
 HOG = "uid-spark-hog"
 QUALITY = SignalQuality("co-re", "timed", "traced", "one pass", "backend co-re: each stall is timed")
@@ -110,7 +112,10 @@ class Agent:
         self.sinks.publish_change(change)
 
     def suppress(self, plan: SuppressPlan) -> None:
-        self.publish(SuppressionHeld(plan, {}, time.monotonic_ns()))
+        made = SuppressDecision(state=plan.next, reason=plan.reason, skipped=plan.skipped, plan=plan)
+        decision = TickDecision(Plan(CALM.now_ns, (), ""), (), (), strategies={BE_CPU_SUPPRESS.name: made})
+        tick = TickFrame(frame=CALM.frame, settings=TickSettings(), guards=GuardFacts(CALM.now_ns, "file", None))
+        self.publish(RoundEnded(tick, CALM, decision, SignalState(QUALITY)))
 
     def carry_out(self, plan: Plan) -> int:
         decided_ns = time.monotonic_ns()

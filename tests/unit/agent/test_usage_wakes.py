@@ -14,6 +14,7 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake, open_wake
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cpu.collector import BurstLook
+from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.policy.suppress.amount import BeAmount
@@ -36,7 +37,7 @@ ROSE = "latency-sensitive pods use more, 4 CPUs used where 3 CPUs were left"
 
 
 class Cpus:
-    """Suppression's part: what the last round left, and who uses the CPUs; `looks` were taken."""
+    """What the last round of suppression left, and who uses the CPUs; `looks` were taken."""
 
     def __init__(self) -> None:
         self.amount: BeAmount | None = LEFT
@@ -73,6 +74,7 @@ class Rig:
             WakeSettings(pressure=False),
             ControllerMount(2, folder),
             CgroupIndex(),
+            cast("CpuSampler", self.cpus),
             cast("Suppression", self.cpus),
             cast("Loop", self.loop),
             self.metrics,
@@ -172,9 +174,9 @@ def test_what_cannot_be_measured_is_worth_no_round(rig: Rig) -> None:
 
 def test_where_nothing_is_to_wake_it_nothing_is_opened(rig: Rig) -> None:
     settings = WakeSettings(pressure=False, usage=False)
-    cpus, loop = cast("Suppression", rig.cpus), cast("Loop", rig.loop)
+    cpus, suppression, loop = cast("CpuSampler", rig.cpus), cast("Suppression", rig.cpus), cast("Loop", rig.loop)
     with contextlib.ExitStack() as stack:
-        assert open_wake(settings, CgroupIndex(), cpus, loop, rig.metrics, stack) is None
+        assert open_wake(settings, CgroupIndex(), cpus, suppression, loop, rig.metrics, stack) is None
 
 
 def test_closed_it_looks_no_more(rig: Rig) -> None:
