@@ -14,6 +14,7 @@ from koordebpf.agent.measuring import Measuring
 from koordebpf.clock import Due
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.store.sink import Event
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +30,7 @@ class NodeContext:
         metrics: of the agent.
         folder: of the one agent that acts on the node, and may write to the API server; None: it does not act.
         report: gets each change that is made beside cgroup files.
+        publish: gets each event, for all that records or reports.
         want_round: makes a full measurement due; from the loop's thread.
         other_folder: for a frame of one moment, the folder of the agent that may act on the node: each look is due and
             takes in all pods, and nothing is carried out. None: this is an agent.
@@ -42,6 +44,7 @@ class NodeContext:
     metrics: AgentMetrics
     folder: Path | None
     report: Callable[[FileChange], None]
+    publish: Callable[[Event], None]
     want_round: Callable[[], None] = lambda: None
     other_folder: Path | None = None
 

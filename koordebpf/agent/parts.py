@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
-from koordebpf.agent.katalyst.manager import Katalyst
 from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.ladder import Ladder
@@ -45,7 +44,6 @@ class AgentParts:
         own: strategies beside those.
         runners: of those, what measures for them and does what is no cgroup file.
         marking: taints the node.
-        katalyst: measures for Katalyst's eviction manager.
         overdue_kill: kills evicted pods that keep their memory.
         dead_man: kills one while the agent does not run.
         clock: of the tick.
@@ -67,7 +65,6 @@ class AgentParts:
     own: OwnStrategies | None = None
     runners: Sequence[Runner] = ()
     marking: NodeMarking | None = None
-    katalyst: Katalyst | None = None
     overdue_kill: Actuator | None = None
     dead_man: DeadManSwitch | None = None
     clock: Clock = field(default_factory=SystemClock)

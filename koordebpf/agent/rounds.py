@@ -18,6 +18,7 @@ from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
 from koordebpf.policy.evict.all_features import are_on
 from koordebpf.policy.evict.candidates.eligibility import eligibility
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
+from koordebpf.policy.katalyst.manager import GATE as KATALYST_GATE
 from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.amount import CPU, MEMORY
 from koordebpf.state.guard_facts import GuardFacts
@@ -27,7 +28,6 @@ from koordebpf.store.sink import (
     EligibilityCounted,
     Event,
     ExemptCounted,
-    KatalystActed,
     ReportFailed,
     RoundEnded,
 )
@@ -103,10 +103,6 @@ class Rounds:
             each.carry_out(decision.strategies, view)
         if decision.suppress:
             self.suppressed_view = view
-        if parts.katalyst:
-            news = parts.katalyst.carry_out(decision.strategies, view)
-            acted = KatalystActed(parts.katalyst.facts, news, parts.clock.now_ns(), parts.clock.wall_s())
-            parts.sinks.publish(acted)
         if parts.marking:
             parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
 
@@ -125,7 +121,7 @@ class Rounds:
 
     # Plugins of Katalyst may ask for any pod.
     def _eligibility(self, view: NodeView) -> EligibilityCounted:
-        found = None if self._parts.katalyst else eligibility(view, self._config.eviction)
+        found = None if self._config.feature_gates.get(KATALYST_GATE) else eligibility(view, self._config.eviction)
         return EligibilityCounted(found, view.now_ns)
 
     def _try_report(self, name: str, made: Callable[[], Event]) -> None:

@@ -22,7 +22,7 @@ from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.context import NodeContext
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
-from koordebpf.agent.katalyst.open import open_katalyst, open_katalyst_sink
+from koordebpf.agent.katalyst.open import open_katalyst_sink
 from koordebpf.agent.killers import open_killers
 from koordebpf.agent.lifecycle.arguments import check_arguments
 from koordebpf.agent.lifecycle.dead_man import open_dead_man
@@ -201,6 +201,7 @@ def _open_agent(
         loop=loop,
         folder=folder,
         report=sinks.publish_change,
+        publish=sinks.publish,
         metrics=metrics,
         stack=stack,
     )
@@ -222,7 +223,6 @@ def _open_agent(
         own=own,
         runners=(suppression, own, *_open_runners(node, recent, ladder)),
         marking=open_node_marking(config, stack),
-        katalyst=open_katalyst(config, measuring, loop.wake, sinks.publish, stack),
         overdue_kill=open_overdue_kill(config, executor),
         dead_man=open_dead_man(config, scope, metrics, acts=config.enforce and acting is not None),
     )

@@ -19,7 +19,6 @@ from koordebpf.agent.rounds import Rounds
 from koordebpf.events.records import OomKill
 from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.evict.all_features import are_on
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.amount import CPU
 from koordebpf.state.measured import Measured, NodeMeasure
@@ -99,16 +98,15 @@ class Agent:
         found = []
         if any(self._config.feature_gates.get(name) for name in _BY_USE):
             found.append(threshold_bytes(self._known.strategy, self._known.capacity_bytes(node)))
-        if self._parts.katalyst:
-            found.append(self._parts.katalyst.threshold_bytes())
+        found += [each.threshold_bytes() for each in self._parts.runners]
         return min((each for each in found if each is not None), default=None)
 
     # Rounds that are due before their time.
     def _take_wakes(self, now_ns: int) -> None:
-        wake, own, katalyst = self._parts.wake, self._parts.own, self._parts.katalyst
+        wake, own = self._parts.wake, self._parts.own
         self._woken_by = wake.look(now_ns) if wake else None
         due = [each for each in self._parts.runners if each.take_due(now_ns)]
-        if self._woken_by or due or (own and own.is_due(now_ns)) or (katalyst and katalyst.is_due()):
+        if self._woken_by or due or (own and own.is_due(now_ns)):
             self._pace.want_full(now_ns)
         wants_cpu = self._woken_by is not None or any(each.needs_cpu for each in due)
         self._wants_cpu = bool(own and own.take_cpu(now_ns)) or wants_cpu
@@ -149,8 +147,7 @@ class Agent:
         self._pace.measured(now_ns, is_waiting=waits)
         facts = self._known.facts
         shmem = [each.uid for each in facts if each.keeps_tmpfs(self._config.executor)]
-        if self._parts.katalyst:
-            shmem += self._parts.katalyst.shmem_uids(facts, now_ns)
+        shmem += [uid for each in self._parts.runners for uid in each.shmem_uids(facts, now_ns)]
         measured = self._parts.measuring.history.measure(now_ns, self._known, shmem, sampled)
         # A round during a crossing has no time for the CPUs, and those that wait for memory to come back need none.
         if self._parts.cpu and sampled is None and (self._pace.take_cpu(now_ns, is_waiting=waits) or self._wants_cpu):
@@ -158,8 +155,6 @@ class Agent:
                 measured.now_ns, self._known, self._rounds.suppressed_view, each_pod=self._evicts_for_cpu
             )
             measured = replace(measured, cpu=cpu)
-        if self._parts.katalyst:
-            measured = measured.with_part(KATALYST_EVICTION.part, self._parts.katalyst.measure(measured))
         for each in self._parts.runners:
             measured = each.measure(measured, is_sample=sampled is not None)
         self._cpus = len(measured.cpu.topology.online) if measured.cpu else os.cpu_count() or 1

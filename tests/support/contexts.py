@@ -28,5 +28,6 @@ def context_of(
         "writer": CgroupWriter(Places({}), None),
         "metrics": AgentMetrics(),
         "report": lambda _: None,
+        "publish": lambda _: None,
     }
     return NodeContext(config=config, measuring=measuring, folder=folder, **{**usual, **given})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from koordebpf.agent.katalyst.effects import KatalystEffects
 from koordebpf.agent.katalyst.sockets import PluginSockets
+from koordebpf.agent.strategies.runner import Runner
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.policy.katalyst.asked.news import ReportedRequests, RequestNews, request_news
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
@@ -21,12 +23,13 @@ from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView
+from koordebpf.store.sink import KatalystActed
 from koordebpf.units import NS_PER_S
 
 _AHEAD_NS = NS_PER_S // 10  # Why: a measurement ends later than it begins, and may be that of a round by then
 
 
-class Katalyst:
+class Katalyst(Runner):
     """Measures for the manager, and carries out what its decisions say beside evictions.
 
     Args:
@@ -34,6 +37,7 @@ class Katalyst:
         collector: of what it decides from.
         effects: what is done for its decisions on the node and in the cluster.
         outside: plugins outside the process; None: they are not looked for.
+        publish: gets what became of each round.
     """
 
     def __init__(
@@ -42,46 +46,51 @@ class Katalyst:
         collector: KatalystCollector,
         effects: KatalystEffects,
         outside: PluginSockets | None = None,
+        publish: Callable[[KatalystActed], None] = lambda _: None,
     ) -> None:
+        super().__init__("Katalyst's eviction manager")
         self._settings = settings
         self._collector = collector
         self._effects = effects
         self._outside = outside
+        self._publish = publish
         self._measured: KatalystMeasured | None = None
         self._due_ns = 0  # of the next round, which needs all
         self._unmet = ReportedRequests()
 
-    def measure(self, measured: Measured) -> KatalystMeasured:
-        """Return what the manager decides from beside what was measured of node and pods."""
+    def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
+        """As `Runner.measure`; also while memory is short, which plugins judge."""
         found = self._collector.measure(measured.node, is_round=measured.now_ns >= self._due_ns)
         if self._outside is not None:
             names, answers = self._outside.take()
             found = replace(found, remote_plugins=names, remote=answers)
         self._measured = found
-        return found
+        return measured.with_part(KATALYST_EVICTION.part, found)
 
-    def shmem_uids(self, facts: Iterable[PodFacts], now_ns: int) -> list[str]:
-        """Return the pods of which a plugin needs to know now how much of their memory is shmem."""
+    def shmem_uids(self, facts: Sequence[PodFacts], now_ns: int) -> Iterable[str]:
+        """As `Runner.shmem_uids`, for a plugin."""
         settings = self._settings
         is_on = settings.inner.rssOveruse.is_on and is_listed(RSS_OVERUSE.name, settings.plugins)
         if not is_on or now_ns < self._due_ns - _AHEAD_NS:
             return []
         return [each.uid for each in facts if each.terms.native_memory_request_bytes is not None]
 
-    def is_due(self) -> bool:
-        """Tell whether a round is due before its time, for what plugins outside have answered."""
+    def take_due(self, now_ns: int) -> bool:
+        """Tell whether plugins outside have answered."""
         return self._outside is not None and self._outside.is_due()
 
     def threshold_bytes(self) -> int | None:
-        """Return the use of memory from which no round waits for its time; None: not known, or each one waits."""
+        """As `Runner.threshold_bytes`; None: not known, or each round waits."""
         system = self._measured.system if self._measured else None
         return used_threshold_bytes(system, self._settings.inner.systemMemory) if system else None
 
-    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> tuple[RequestNews, ...]:
-        """Call plugins, notify pods, set the taints that the decision reports, and note when the next round is due.
+    def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
+        """Call plugins, notify pods, set the taints that the decision reports, and note when the next round is due."""
+        news = self._carried_out(decisions, view)
+        self._publish(KatalystActed(self.facts, news, time.monotonic_ns(), time.time()))
 
-        Return the requests that are not carried out, each once.
-        """
+    # The requests that are not carried out, each once.
+    def _carried_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> tuple[RequestNews, ...]:
         made = decisions.get(KATALYST_EVICTION.name)
         if not isinstance(made, KatalystDecision):
             return ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +24,9 @@ from koordebpf.policy.katalyst.plugins.system_memory import asks_pods
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategies import settings_of
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
-from koordebpf.store.sink import NoticeEnded
 
 if TYPE_CHECKING:
+    from koordebpf.agent.context import NodeContext
     from koordebpf.agent.katalyst.effects import Tainters
     from koordebpf.report.http.routes import Health
     from koordebpf.report.katalyst.sink import KatalystSink
@@ -40,23 +39,18 @@ def needs_cnr(config: AgentConfig) -> bool:
     return config.feature_gates.get(GATE, False)
 
 
-def open_katalyst(
-    config: AgentConfig,
-    measuring: Measuring,
-    wake: Callable[[], None],
-    report: Callable[[NoticeEnded], None],
-    stack: contextlib.ExitStack,
-) -> Katalyst | None:
-    """Return it where the feature gate is on; the stack closes what it reads.
-
-    `wake` is called for plugins outside, and `report` takes what became of notices.
-    """
+def open_katalyst(node: NodeContext) -> Katalyst | None:
+    """Return it; None: its feature gate is off. Of a frame of one moment plugins outside are no part."""
+    config, stack, publish = node.config, node.stack, node.publish
     if not config.feature_gates.get(GATE):
         return None
     settings = settings_of(KATALYST_EVICTION, config)
-    collector = open_collector(settings, measuring, stack)
-    effects = KatalystEffects(_open_notifier(config, settings, stack), open_tainters(config, settings, stack), report)
-    return Katalyst(settings, collector, effects, open_plugin_sockets(config, settings, measuring.watch, wake, stack))
+    collector = open_collector(settings, node.measuring, stack)
+    effects = KatalystEffects(_open_notifier(config, settings, stack), open_tainters(config, settings, stack), publish)
+    outside = None
+    if not node.is_one_frame:
+        outside = open_plugin_sockets(config, settings, node.measuring.watch, node.loop.wake, stack)
+    return Katalyst(settings, collector, effects, outside, publish)
 
 
 def open_collector(settings: KatalystSettings, measuring: Measuring, stack: contextlib.ExitStack) -> KatalystCollector:

@@ -6,7 +6,7 @@ What it wants of cgroup files is in its decision, and `OwnStrategies` writes it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from prometheus_client.core import Metric
@@ -16,6 +16,7 @@ from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.report.pod_settings import PodLines
 from koordebpf.state.measured import Measured
+from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,14 @@ class Runner:
     def take_due(self, now_ns: int) -> bool:
         """Tell whether a round is to be made before its time; once for each reason."""
         return False
+
+    def threshold_bytes(self) -> int | None:
+        """Return the use of memory from which no round waits for its time; None: it knows of none."""
+        return None
+
+    def shmem_uids(self, facts: Sequence[PodFacts], now_ns: int) -> Iterable[str]:
+        """Return the pods of which it has to know now how much of their memory is shmem."""
+        return ()
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """Return the measurement with this one's own part; as it is where that could not be made.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from koordebpf.agent.context import NodeContext
+from koordebpf.agent.katalyst.open import open_katalyst
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.agent.strategies.qos.block_io import open_block_io
 from koordebpf.agent.strategies.qos.cpu_burst import open_cpu_burst
@@ -30,6 +31,7 @@ RUNNERS: tuple[Callable[[NodeContext], Runner | None], ...] = (
     open_cpu_burst,
     open_memory_qos,
     open_page_cache,
+    open_katalyst,
 )
 
 

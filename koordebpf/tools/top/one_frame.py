@@ -19,7 +19,6 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.context import NodeContext
-from koordebpf.agent.katalyst.open import open_collector
 from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.serving import open_metrics
 from koordebpf.agent.strategies.runner import Runner
@@ -32,7 +31,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
-from koordebpf.policy.strategies import OWN_STRATEGIES, decide_strategies, settings_of
+from koordebpf.policy.strategies import OWN_STRATEGIES, decide_strategies
 from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Measured
@@ -110,16 +109,13 @@ class _Node:
             loop=loop,
             folder=None,
             report=lambda _: None,
+            publish=lambda _: None,
             metrics=open_metrics(config, self._measuring.prediction),
             stack=stack,
             other_folder=beside,
         )
         parts = [part for each in RUNNERS if (part := self._tried(functools.partial(each, node))) is not None]
-        katalyst = self._tried(lambda: open_collector(settings_of(KATALYST_EVICTION, config), self._measuring, stack))
-        measures = [_measure_of(part) for part in parts]
-        if katalyst is not None:
-            measures.append(lambda it: it.with_part(KATALYST_EVICTION.part, katalyst.measure(it.node, is_round=True)))
-        return measures
+        return [_measure_of(part) for part in parts]
 
     def _tried(self, of: Callable[[], Any]) -> Any:
         try:
