@@ -27,17 +27,18 @@ from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.rigs.live_node import LiveNode, or_skipped
 from tests.support.nodes import NodeCgroup
-from tests.support.reads import filled_in, inputs_of
+from tests.support.reads import filled_in, inputs_of, strategy_views
 
 pytestmark = pytest.mark.slow
 ROUNDS = 12
 INNER_ON = {section: {"isOn": True} for section in INNER}
 # Nothing there is an answer, of a node on which nothing happens.
 ANSWERS = {
-    *("NodeView.pending", "NodeView.refused", "NodeView.evictions", "NodeView.last_evict_ns"),
-    *("NodeView.last_cpu_evict_ns", "NodeView.suppression", "NodeView.own_pod_uid", "NodeView.pdbs"),
-    *("NodeForecast.threshold", "NodeView.stall_window"),  # nothing grows or stalls
-    "NodeView.page_cache",  # measured once the machine refaults
+    *("Frame.pending", "Frame.refused", "Frame.evictions", "Frame.lastEvictNs", "Frame.lastCpuEvictNs"),
+    *("Frame.suppression", "Frame.ownPodUid", "Frame.podDisruptionBudgets", "Frame.nodeResourceTopology"),
+    *("NodeForecast.threshold", "Measured.stall_window"),  # nothing grows or stalls
+    "Measured.parts.bePageCacheSuppress",  # measured once the machine refaults
+    "PodDirectories.volumes",  # there are none
     "KatalystMeasured.remote_plugins",
     "HooksMeasured.applications",
     *("BlockIOMeasured.devices", "BlockIOMeasured.groups"),  # of limits that no NodeSLO sets
@@ -66,6 +67,7 @@ ELSEWHERE = {
         *("MemoryQosMeasured.above", "Protection.low_bytes", "Protection.min_bytes"),
         "NodeMeasure.psi_some",  # of cgroup v2
     ),
+    "host/test_page_cache.py": ("PageCacheMeasured.files", "PageCacheMeasured.pods", "PageCacheMeasured.sensitive"),
     "host/test_proactive_reclaim.py": ("ReclaimMeasured.pods", "ReclaimMeasured.sensitive_us"),
     "host/test_resctrl.py": (  # over a fake of its files: no CPU that tests run on has them
         *("ResctrlMeasured.foreign", "ResctrlMeasured.groups", "ResctrlMeasured.l3"),
@@ -172,7 +174,8 @@ def test_what_decisions_read_in_frames_of_tests_a_live_agent_fills(seen: Seen, t
     subprocess.run([sys.executable, "-c", _OF_TESTS, path], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     code, of_tests = json.loads(path.read_text())
     assert code == 0 and "MemoryParts.shmem_bytes" in of_tests
-    live = set().union(*(filled_in((each.frame.measured, tick_view(each))) for each in seen.ticks))
+    views = [tick_view(each) for each in seen.ticks]
+    live = set().union(*(filled_in((each, *strategy_views(each))) for each in views))
     elsewhere = {field for fields in ELSEWHERE.values() for field in fields}
     assert sorted(set(of_tests) - live - ANSWERS - elsewhere) == []
     assert sorted(elsewhere - set(of_tests)) == []

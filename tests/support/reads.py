@@ -9,20 +9,28 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.policy.block_io.strategy import BLOCK_IO
+from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.policy.decide_tick import tick_view
+from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.katalyst.inner import INNER, choose_inside, look_inside
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
+from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.strategies import PARTS, STRATEGIES, settings_of
 from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.block_io.measured import BlockIOView
+from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.cpu_burst.measured import BurstView
+from koordebpf.state.cpu_burst.view import burst_view
 from koordebpf.state.hooks.measured import HookView
+from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import Measured
 from koordebpf.state.memory_qos.measured import MemoryQosView
+from koordebpf.state.memory_qos.view import memory_qos_view
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.view import NodeView, PodView
@@ -135,6 +143,19 @@ def _collect(kind: Any, found: dict[type[msgspec.Struct], None]) -> None:
         return
     for inner in typing.get_args(kind):
         _collect(inner, found)
+
+
+def strategy_views(view: NodeView) -> Iterator[object]:
+    """Yield what strategies work out of a view before they decide, of those for which was measured."""
+    parts, node = view.measured.parts, view.frame.node
+    if (hooks := parts.get(HOOKS_PART)) is not None:
+        yield hook_view(hooks, view.facts, node, view.frame.nodeResourceTopology)
+    if (burst := CPU_BURST.measured_of(view)) is not None:
+        yield burst_view(burst, view.facts, node)
+    if (memory := MEMORY_QOS.measured_of(view)) is not None:
+        yield memory_qos_view(memory, view.facts, node)
+    if (block_io := BLOCK_IO.measured_of(view)) is not None:
+        yield block_io_view(block_io, view.facts)
 
 
 class Inputs:
