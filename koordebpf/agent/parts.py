@@ -41,8 +41,8 @@ class AgentParts:
         suppression: of best-effort CPU.
         wake: wakes it before its time.
         ladder: milder rungs before an eviction.
-        own: strategies beside those.
-        runners: of those, what measures for them and does what is no cgroup file.
+        own: writes the files of the other strategies.
+        runners: asked in each round, in this order: those two, then each strategy's own.
         marking: taints the node.
         overdue_kill: kills evicted pods that keep their memory.
         dead_man: kills one while the agent does not run.

@@ -1,7 +1,4 @@
-"""What strategies need in each round beside their decision: one module a strategy, and one line in `RUNNERS`.
-
-A part measures what its strategies decide from, and carries out what is no cgroup file: those `OwnStrategies` writes.
-"""
+"""The runners of strategies: one module each, and one line in `RUNNERS`."""
 
 from __future__ import annotations
 
@@ -37,4 +34,4 @@ RUNNERS: tuple[Callable[[NodeContext], Runner | None], ...] = (
 
 def open_runners(node: NodeContext) -> tuple[Runner, ...]:
     """Open those whose feature gates are on."""
-    return tuple(part for each in RUNNERS if (part := each(node)) is not None)
+    return tuple(runner for each in RUNNERS if (runner := each(node)) is not None)
