@@ -1,4 +1,4 @@
-"""What a strategy's part of the rounds, and a job beside them, is opened with."""
+"""What the runner of a strategy, or another job of an agent, is opened with."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class NodeContext:
         writer: of cgroup files.
         metrics: of the agent.
         folder: of the one agent that acts on the node, and may write to the API server; None: it does not act.
-        report: gets each change that is made beside cgroup files.
+        report: gets each change that is no write to a cgroup file.
         publish: gets each event, for all that records or reports.
         want_round: makes a full measurement due; from the loop's thread.
-        other_folder: for a frame of one moment, the folder of the agent that may act on the node: each look is due and
-            takes in all pods, and nothing is carried out. None: this is an agent.
+        other_folder: for a frame of one moment, the folder of the agent that may act on the node: each
+            collector is due and measures all pods, and nothing is carried out. None: this is an agent.
     """
 
     config: AgentConfig
@@ -59,5 +59,5 @@ class NodeContext:
         return self.other_folder is not None
 
     def due(self, period_ns: int) -> Due:
-        """Return when a collector of this period looks: for a frame of one moment whenever it is asked."""
+        """Return when a collector of this period measures: for a frame of one moment whenever it is asked."""
         return Due(0 if self.is_one_frame else period_ns)

@@ -1,1 +1,1 @@
-"""The four strategies in a running agent: what each reads, writes and remembers between ticks."""
+"""Strategies in a running agent: what each measures, writes and remembers between rounds."""

@@ -1,4 +1,4 @@
-"""What a strategy does in a running agent beside deciding: it measures, acts, and shows what it did.
+"""What a strategy does in a running agent apart from deciding: it measures, acts, and shows what it did.
 
 What it wants of cgroup files is in its decision, and `OwnStrategies` writes it.
 """

@@ -17,7 +17,7 @@ class UsageLooks:
     Args:
         settings: of wakes.
         loop: to look from.
-        cpu: looks.
+        cpu: reads who uses the CPUs.
         suppression: of the node.
         state: gives the present state of wakes: while one is in progress or rests nothing is looked at.
     """

@@ -1,4 +1,4 @@
-"""Measures a node's CPUs for the rounds of an agent, and looks at them between two."""
+"""Measures a node's CPUs for the rounds of an agent, and reads who uses them between two rounds."""
 
 from __future__ import annotations
 

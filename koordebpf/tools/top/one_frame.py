@@ -114,8 +114,8 @@ class _Node:
             stack=stack,
             other_folder=beside,
         )
-        parts = [part for each in RUNNERS if (part := self._tried(functools.partial(each, node))) is not None]
-        return [_measure_of(part) for part in parts]
+        runners = [runner for each in RUNNERS if (runner := self._tried(functools.partial(each, node))) is not None]
+        return [_measure_of(runner) for runner in runners]
 
     def _tried(self, of: Callable[[], Any]) -> Any:
         try:
@@ -166,5 +166,5 @@ class _Node:
         }
 
 
-def _measure_of(part: Runner) -> _Measure:
-    return lambda measured: part.measure(measured, is_sample=False)
+def _measure_of(runner: Runner) -> _Measure:
+    return lambda measured: runner.measure(measured, is_sample=False)

@@ -102,7 +102,7 @@ def test_what_was_done_for_memory_ends_though_best_effort_pods_are_short_of_cpu(
     view = node(700, at_s=40)
     taken = next_rung(view, replace(plan_for(view), features=(starving,)), state, ALL)
     assert (taken.kind, taken.state) == ("undo", GROUND)
-    # One that has a victim is a shortage to act on, and what is in force stays.
+    # One that has a victim is a shortage to act on: the rung that was climbed is kept.
     with_victim = replace(starving, victims=plan_for(node(850)).victims)
     taken = next_rung(view, replace(plan_for(view), features=(with_victim,)), state, ALL)
     assert [each.plan.rung for each in taken.state.in_force] == [Rung.BRAKE]

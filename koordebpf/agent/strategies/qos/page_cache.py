@@ -77,6 +77,6 @@ def open_page_cache(node: NodeContext) -> PageCacheRunner | None:
     least_per_s = settings_of(BE_PAGE_CACHE_SUPPRESS, node.config).refault_rate
     collector = PageCacheCollector(watch.index, node.measuring.known, watch.scope.hierarchy, least_per_s)
     collector.due = node.due(collector.period_ns)
-    collector.is_active = node.is_one_frame  # a machine that is calm is looked at, too
+    collector.is_active = node.is_one_frame  # measured on a calm machine, too
     node.stack.callback(collector.close)
     return PageCacheRunner(collector, PageCacheMetrics())
