@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ EVICTION = {
 }
 BATCH = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "200Mi"}
 EVICTABLE = {"koordinator.sh/eviction-enabled": "true"}
+NUMA_NODE = "/sys/devices/system/node/node0/meminfo"
 TOPOLOGY = "topology.node.k8s.io/v1alpha1"
 # What the two say of a node that does not change, but for what the agent, outside the mounts, cannot ask kubelet.
 SAME_ANNOTATIONS = ("cpu-topology", "cpu-shared-pools", "be-cpu-shared-pools", "reservation", "system-qos-resource")
@@ -103,7 +105,11 @@ class Seen:
 
     def batch(self) -> dict[str, int]:
         """Wait until the Node has batch resources; return them."""
-        until(lambda: int(self._koord.allocatable(NODE).get("kubernetes.io/batch-memory", "0")), "batch memory", 60)
+
+        def seen() -> str:
+            return f"batch memory of {self._koord.allocatable(NODE)} by {self._koord.node_metric(NODE)}"
+
+        until(self.batch_memory, seen, 4 * INTERVAL_S)
         return {name: int(amount) for name, amount in self._koord.allocatable(NODE).items() if "batch" in name}
 
     def batch_memory(self) -> int | None:
@@ -174,16 +180,31 @@ def zones(topology: Object) -> list[tuple[str, str, dict[str, str]]]:
         (
             zone["name"],
             zone["type"],
-            {each["name"]: each["capacity"] for each in zone["resources"] if "batch" not in each["name"]},
+            {each["name"]: each["capacity"] for each in zone["resources"] if each["name"].startswith(("cpu", "huge"))},
         )
         for zone in topology["zones"]
     ]
 
 
+def zone_memory(topology: Object) -> int:
+    """Return the memory of the only zone, in bytes."""
+    ((capacity,),) = (
+        [each["capacity"] for each in zone["resources"] if each["name"] == "memory"] for zone in topology["zones"]
+    )
+    return quantity_bytes(capacity)
+
+
+def total_bytes(meminfo: str) -> int:
+    """Return MemTotal of a file of the machine or of one of its NUMA nodes."""
+    found = re.search(r"MemTotal: +(\d+) kB", Path(meminfo).read_text())
+    assert found, meminfo
+    return int(found[1]) << 10
+
+
 def test_a_cluster_sees_the_same_node_when_koordlet_is_replaced(
     plane: ControlPlane, real: RealNode, koord: Koordinator, tmp_path: Path
 ) -> None:
-    seen, suffix = Seen(plane, koord, real), secrets.token_hex(2)
+    seen, suffix, at_start = Seen(plane, koord, real), secrets.token_hex(2), total_bytes(NUMA_NODE)
     steady_name = f"steady-{suffix}"
     steady = pod(steady_name, NODE, "/bin/hog", "--mib", 120, "--hold", 600, qos="LS", priority="koord-prod")
     plane.api.create(steady)
@@ -235,3 +256,7 @@ def test_a_cluster_sees_the_same_node_when_koordlet_is_replaced(
         ), name
     assert topology["topologyPolicies"] == topology_of_koordlet["topologyPolicies"]
     assert zones(topology) == zones(topology_of_koordlet)
+    # koordlet's is what the file of the NUMA node says, which leaves out memory that a hypervisor has added. That of an
+    # only node is all of the machine, for the agent.
+    assert zone_memory(topology) == total_bytes("/proc/meminfo")
+    assert at_start <= zone_memory(topology_of_koordlet) <= total_bytes(NUMA_NODE)
