@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.writer.journal import read_journal, this_boot
+from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.frames import decode_frame
 from koordebpf.errors import KoordebpfError
 from koordebpf.events.layout import decode
 from koordebpf.kube.sources.manifest import parse_manifests
 from koordebpf.policy.decide import decide
-from koordebpf.policy.decide_tick import decided_again
-from koordebpf.policy.frames import decode_frame
 from koordebpf.slo.nodeslo import parse_nodeslo
 from koordebpf.slo.pods import cpu_placement
 from koordebpf.slo.pods.eviction import allows_eviction, eviction_priority

@@ -164,7 +164,7 @@ def differences(before: Path, after: Path) -> Different:
 
 
 def _places(one: str, other: str) -> Iterator[str]:
-    from koordebpf.policy.frames import upgraded_json
+    from koordebpf.decision.frames import upgraded_json
 
     yield from _unlike(*(json.loads(upgraded_json(each.encode())) for each in (one, other)), "")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from koordebpf.act.evict.actuator import Actuator
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.measured import Measured
 from koordebpf.store.pod_list import KeptList

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from koordebpf.act.evict.actuator import Actuator
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.dead_man import DeadManNews
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
-from koordebpf.policy.dead_man import dead_man_outcome, dead_man_plan
-from koordebpf.policy.decide_tick import CarriedOut
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.dead_man import dead_man_outcome, dead_man_plan
+from koordebpf.decision.decide_tick import CarriedOut
 from koordebpf.policy.evict.overdue import EvictedPods
 from koordebpf.policy.memory import (
     EvictionFailed,

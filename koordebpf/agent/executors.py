@@ -14,9 +14,9 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.fallback import LastResort
-from koordebpf.agent.config.killers import asks_the_server
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.kill_support import known_containers
+from koordebpf.configuration.killers import asks_the_server
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.policy.ladder_settings import Rung
 
 if TYPE_CHECKING:

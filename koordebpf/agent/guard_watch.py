@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.clock import Clock
 from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.guard_facts import LOSS_WINDOW_NS, GuardFacts
 from koordebpf.state.view import NodeView

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, assert_never
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.agent.config.killers import named_killers
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.kill_support import known_containers
+from koordebpf.configuration.killers import named_killers
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.policy.katalyst.asked.killers import EXECUTORS
 from koordebpf.state.view import KillerName
 

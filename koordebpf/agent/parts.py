@@ -9,15 +9,15 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
-from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.runner import Runner
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.cpu.sampler import CpuSampler
+from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.runner import Runner
 from koordebpf.state.view import KillerName
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.sink import Sink

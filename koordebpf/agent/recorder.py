@@ -8,8 +8,8 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import SupportError
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.units import GIB, MIB

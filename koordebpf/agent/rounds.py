@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.evictions import Evictions
 from koordebpf.agent.guard_watch import GuardWatch
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
 from koordebpf.collect.frame import frame_of, in_force
 from koordebpf.collect.node_watch import signal_state
-from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.evict.all_features import are_on
 from koordebpf.policy.evict.candidates.eligibility import eligibility
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
 from koordebpf.policy.katalyst.manager import GATE as KATALYST_GATE
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.amount import CPU, MEMORY
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import Measured, NodeMeasure

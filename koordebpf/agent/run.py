@@ -18,8 +18,6 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.eviction_hooks.settings import NO_HOOKS
 from koordebpf.agent.colocation.jobs import open_jobs
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.context import NodeContext
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
 from koordebpf.agent.katalyst.open import open_katalyst_sink
@@ -29,7 +27,6 @@ from koordebpf.agent.lifecycle.dead_man import open_dead_man
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
-from koordebpf.agent.measuring import Measuring, open_measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
 from koordebpf.agent.serving import node_name, open_metrics, series_metrics, serve_reports
@@ -39,7 +36,6 @@ from koordebpf.agent.strategies.hooks import hooks_of
 from koordebpf.agent.strategies.ladder import Ladder, open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.runner import Runner
 from koordebpf.agent.strategies.runners import open_runners
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
@@ -52,6 +48,7 @@ from koordebpf.collect.collectors import open_schedule
 from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
 from koordebpf.kernel.backends.select import passed_over_sentence
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
@@ -64,6 +61,9 @@ from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
+from koordebpf.runner.context import NodeContext
+from koordebpf.runner.measuring import Measuring, open_measuring
+from koordebpf.runner.runner import Runner
 from koordebpf.store.audit import open_audit
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot

@@ -9,9 +9,8 @@ import socket
 import time
 from collections.abc import Sequence
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.node_lock import folder_of
-from koordebpf.agent.measuring import Measuring
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.report.beside import WithJobs
@@ -24,6 +23,7 @@ from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
+from koordebpf.runner.measuring import Measuring
 from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.store.audit_record import AuditRecord

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.rounds import Rounds
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.events.records import OomKill
 from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.evict.all_features import are_on

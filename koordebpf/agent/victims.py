@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.slo.pods.eviction import may_be_evicted

@@ -36,8 +36,8 @@ def check(path: str) -> None:
     Examples:
       koordebpf config check config.yaml
     """
-    from koordebpf.agent.config.checked import check_config, differences
-    from koordebpf.agent.config.file import ConfigProblems
+    from koordebpf.configuration.checked import check_config, differences
+    from koordebpf.configuration.file import ConfigProblems
 
     try:
         changes = differences(check_config(path, read_input(path)))
@@ -63,8 +63,8 @@ def show(path: str | None) -> None:
       koordebpf config show
       koordebpf config show config.yaml
     """
-    from koordebpf.agent.config.checked import agent_config, check_config
-    from koordebpf.agent.config.file import config_text
+    from koordebpf.configuration.checked import agent_config, check_config
+    from koordebpf.configuration.file import config_text
 
     echo(config_text(agent_config(check_config(path, read_input(path)) if path else {})), nl=False)
 
@@ -90,7 +90,7 @@ def schema() -> None:
     Examples:
       koordebpf config schema > config.schema.json
     """
-    from koordebpf.agent.config.file import config_schema
+    from koordebpf.configuration.file import config_schema
 
     echo_json(config_schema(), indent=2)
 

@@ -80,7 +80,7 @@ def doctor(
 
     config = None
     if config_file is not None:
-        from koordebpf.agent.config.checked import agent_config
+        from koordebpf.configuration.checked import agent_config
 
         config = agent_config(read_config_file(config_file))
         node_cgroup, cgroup_root = node_cgroup or config.node_cgroup, cgroup_root or config.cgroup_root

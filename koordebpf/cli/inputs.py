@@ -124,7 +124,7 @@ def read_config_file(path: Path | None) -> dict[str, Any]:
 
     Raises:  ConfigError: it cannot be read, or is none.
     """
-    from koordebpf.agent.config.file import read_config
+    from koordebpf.configuration.file import read_config
 
     return read_config(str(path), read_input(str(path))) if path else {}
 

@@ -54,7 +54,7 @@ def metrics(
       koordebpf metrics container_cpu_usage --json | jq -c .values.p99
       koordebpf metrics node_memory_usage --snapshot series.snapshot
     """
-    from koordebpf.agent.config.file import duration_ns
+    from koordebpf.configuration.file import duration_ns
 
     window_ns = duration_ns(window, "--window")
     if window_ns == 0:

@@ -128,7 +128,7 @@ def plan(
 
 def _schema(of: str) -> object:
     from koordebpf.cli.reference.schemas import object_schema
-    from koordebpf.policy.frames import frame_schema, tick_frame_schema
+    from koordebpf.decision.frames import frame_schema, tick_frame_schema
     from koordebpf.report.pages.plan_diff_json import plan_diff_schema
 
     if of == "plan":

@@ -84,7 +84,7 @@ def serve(directory: Path, name: str, token_file: Path | None, config_file: Path
       koordebpf plugin serve --name rack-memory --token-file /etc/koordebpf/token
       koordebpf plugin serve --config config.yaml --log-format json
     """
-    from koordebpf.agent.config.checked import agent_config
+    from koordebpf.configuration.checked import agent_config
     from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.slo.convert import laid_over
 

@@ -162,10 +162,10 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
       koordebpf run --source api --node-name $NODE_NAME --audit -
       koordebpf run --config /etc/koordebpf/config.yaml --enforce
     """
-    from koordebpf.agent.config.checked import agent_config
-    from koordebpf.agent.config.file import places
-    from koordebpf.agent.config.settings import named_gates
     from koordebpf.agent.run import run_agent
+    from koordebpf.configuration.checked import agent_config
+    from koordebpf.configuration.file import places
+    from koordebpf.configuration.settings import named_gates
     from koordebpf.policy.guards.rules import GuardLimits
     from koordebpf.report.log.json_log import set_up_logging
     from koordebpf.slo.convert import laid_over

@@ -233,11 +233,11 @@ def _show_recording(path: str, at: str | None, choice: Choice, rows: int | None,
 
 
 def _print_frame(watch: NodeWatch, interval: float, run_dir: Path, config: str | None) -> None:
-    from koordebpf.agent.config.checked import agent_config
-    from koordebpf.agent.config.file import read_config
     from koordebpf.agent.lifecycle.node_lock import folder_of
     from koordebpf.cli.inputs import read_input
-    from koordebpf.policy.frames import encode_frame
+    from koordebpf.configuration.checked import agent_config
+    from koordebpf.configuration.file import read_config
+    from koordebpf.decision.frames import encode_frame
     from koordebpf.tools.top.one_frame import one_frame
 
     settings = agent_config({} if config is None else read_config(config, read_input(config)))

@@ -39,8 +39,8 @@ def decide(
 def arbitrate(view: NodeView, settings: EvictSettings, demands: Sequence[Demand]) -> Plan:
     """Return the victims of all demands: a pod counts once, and each demand counts what those before it release.
 
-    Forced demands come first, each kind in the order of `policy.strategies`; budgets and PodDisruptionBudgets hold for
-    all of them together.
+    Forced demands come first, each kind in the order in which the strategies are asked; budgets and
+    PodDisruptionBudgets hold for all of them together.
 
     Args:
         view: the node, as `judged` returned it.

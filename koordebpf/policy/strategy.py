@@ -1,4 +1,4 @@
-"""What a strategy is: a folder of `policy/` with one of these, and a line in `policy/strategies.py`. Pure.
+"""What a strategy is: a folder of `policy/` with one of these, and a line in `decision/strategies.py`. Pure.
 
 Its gate, settings, state, place in the plan, metrics, audit and files come from there.
 """

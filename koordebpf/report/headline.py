@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from koordebpf.policy.node_plan import NodePlan
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.units import format_millicpu
 

@@ -211,7 +211,7 @@ class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class MeasuredParts(dict[str, Any]):
     """What was measured for single strategies, by `policy.strategy.Strategy.part`.
 
-    A type of its own, since what is decoded as JSON becomes values of the strategies' types: `policy.frames`.
+    A type of its own, since what is decoded as JSON becomes values of the strategies' types: `decision.frames`.
     """
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.frames import decode_json
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.kernel.io.degraded import Degraded
-from koordebpf.policy.decide_tick import TickDecision
-from koordebpf.policy.frames import decode_json
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.sink import AgentStopped, Event, RoundEnded
@@ -33,7 +33,7 @@ class RecordedTick(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decision: msgspec.Raw
 
     def is_same(self, decision: TickDecision) -> bool:
-        """Tell whether a decision is the recorded one, bit for bit; `policy.decide_tick.decided_again` makes it."""
+        """Tell whether a decision is the recorded one, bit for bit; `decision.decide_tick.decided_again` makes it."""
         return encode_decision(decision) == bytes(self.decision)
 
 

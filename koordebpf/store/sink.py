@@ -15,14 +15,14 @@ from koordebpf.act.writer.change import FileChange
 from koordebpf.attribution.owner import Owner
 from koordebpf.collect.history import StallNews
 from koordebpf.collect.node_watch import SignalState
+from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.events.records import OomKill
-from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.katalyst.asked.news import RequestNews
 from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.katalyst.facts import KatalystFacts
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.outcome import Outcome

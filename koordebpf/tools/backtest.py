@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from koordebpf.decision.frames import decode_frame
 from koordebpf.errors import ConfigError, DecodeError, unreadable
-from koordebpf.policy.frames import decode_frame
 from koordebpf.policy.predict.backtest import GOAL, Backtest, Interval, Row, Seen, series_intervals
 from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.collect.usage.cpu import cpu_mounts
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import SupportError
 from koordebpf.events import run_queue
 from koordebpf.events.cpu_rows import check_cpu_layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from koordebpf.act.eviction_hooks.settings import WebhookHook
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.signals.interface import SignalSource
 
 _COST = "evictions are made all the same, and this is not called"

@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.katalyst.open import open_rootfs
 from koordebpf.collect.frame import frame_of
 from koordebpf.collect.katalyst.cnr import links_of
@@ -22,6 +21,8 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.plugins.sockets import sockets_below
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import settings_of
 from koordebpf.errors import ConfigError, DecodeError, KubeDenied, KubeError
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kube.sources.file import FileSource
@@ -31,7 +32,6 @@ from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
-from koordebpf.policy.strategies import settings_of
 from koordebpf.printable import printable
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.katalyst.cnr import cnr_of

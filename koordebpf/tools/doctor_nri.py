@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import HOOK_GATES
 from koordebpf.errors import os_reason
 from koordebpf.kernel.signals.interface import SignalSource
-from koordebpf.policy.strategies import HOOK_GATES
 
 _NAME = "NRI"
 _COST = "containers are adjusted by the reconciler, up to 10 s after their start"

@@ -103,8 +103,8 @@ def named_source(files: tuple[Path, ...], wanted: str | None, run_dir: Path, giv
     Raises:  ConfigError: what is wanted lacks something.
     """
     if wanted in ("api", "kubelet"):
-        from koordebpf.agent.config.checked import agent_config
         from koordebpf.agent.lifecycle.open_source import open_source
+        from koordebpf.configuration.checked import agent_config
 
         return open_source(agent_config({**given, "source": wanted, "files": files}))
     if files:

@@ -9,21 +9,21 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.agent.config.checked import agent_config
-from koordebpf.agent.config.file import API_VERSION, KIND, file_value, read_config
-from koordebpf.agent.config.schema import settings
-from koordebpf.agent.config.settings import named_gates, with_values
+from koordebpf.configuration.checked import agent_config
+from koordebpf.configuration.file import API_VERSION, KIND, file_value, read_config
+from koordebpf.configuration.schema import settings
+from koordebpf.configuration.settings import named_gates, with_values
+from koordebpf.decision.dead_man import DeadManSettings, PlannedDeadMan, dead_man_choice
+from koordebpf.decision.frames import check_frame, decode_frame
+from koordebpf.decision.node_plan import NodePlan, decide_node
+from koordebpf.decision.strategies import StrategySettings
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
-from koordebpf.policy.dead_man import DeadManSettings, PlannedDeadMan, dead_man_choice
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import check_frame, decode_frame
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.guards.rules import GuardLimits, closed_guards
-from koordebpf.policy.node_plan import NodePlan, decide_node
-from koordebpf.policy.strategies import StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.manager.field_names import UnknownField
 from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo

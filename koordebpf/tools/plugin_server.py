@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.frame import frame_of
 from koordebpf.collect.history import NodeHistory
@@ -22,6 +21,8 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.plugins.served import by_uid, plugin_info, threshold_message, top_message
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import settings_of
 from koordebpf.errors import ConfigError, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
@@ -54,7 +55,6 @@ from koordebpf.policy.katalyst.served import (
     served_top,
 )
 from koordebpf.policy.katalyst.settings import KatalystSettings
-from koordebpf.policy.strategies import settings_of
 from koordebpf.printable import printable
 from koordebpf.slo.katalyst.qos import Selectors, qos_level
 from koordebpf.state.build import view_of_frame

@@ -15,12 +15,12 @@ import msgspec
 from koordebpf.act.writer.journal import JOURNAL_PATH, read_journal
 from koordebpf.act.writer.places import Original, Places, Unusable, look
 from koordebpf.attribution.paths import place_of_path
+from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.errors import ActuationError, ConfigError, SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, is_table, settled
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, walk
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.policy.reconcile.values import FileKey
-from koordebpf.policy.strategies import STRATEGIES
 from koordebpf.report.http.local_socket import agent_socket, asked
 from koordebpf.report.pages.pod_values import ExplainedCgroup, ExplainedPodValues, ExplainedValue
 from koordebpf.report.pod_settings import PodSetting, PodSettings

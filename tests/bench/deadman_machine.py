@@ -8,9 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from koordebpf.decision.dead_man import AT_LIMIT
 from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.policy.dead_man import AT_LIMIT
 from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report, pair_count
 from tests.contract.apiserver import until

@@ -15,9 +15,9 @@ from koordebpf.act.eviction_hooks.runner import open_hooks
 from koordebpf.act.eviction_hooks.settings import NO_HOOKS, EvictionHookSettings, WebhookHook
 from koordebpf.act.eviction_hooks.webhook import Webhook
 from koordebpf.agent.sinks import Sinks, open_sinks
+from koordebpf.decision.decide_tick import decided_again
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kube.http.deadlines import OpenConnections
-from koordebpf.policy.decide_tick import decided_again
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.report.eviction_hooks import EvictionHookSink

@@ -7,9 +7,9 @@ import time
 
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import LedgerRow, LedgerView, Party
 from koordebpf.state.view import Frame

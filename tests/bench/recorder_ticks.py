@@ -8,20 +8,20 @@ from tempfile import TemporaryDirectory
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import open_sinks
 from koordebpf.agent.tick import Agent
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
+from koordebpf.runner.measuring import Measuring
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.recorder import Recorder
 from koordebpf.store.recorder.ring import Run

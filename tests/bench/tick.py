@@ -9,8 +9,6 @@ from tempfile import TemporaryDirectory
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
-from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import open_sinks
 from koordebpf.agent.tick import Agent
@@ -19,6 +17,7 @@ from koordebpf.collect.frame import frame_of, in_force
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import FEATURE_GATES, AgentConfig
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.host.protection import lock_memory
@@ -29,6 +28,7 @@ from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
+from koordebpf.runner.measuring import Measuring
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.stalls.sums import ScanSums
 from koordebpf.state.view import NodeView

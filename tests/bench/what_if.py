@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from koordebpf.decision.what_if.shadow import EVERY_NS, Shadows
+from koordebpf.decision.what_if.variant import Variant
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.policy.what_if.shadow import EVERY_NS, Shadows
-from koordebpf.policy.what_if.variant import Variant
 from koordebpf.tools.what_if.simulate import Validation, recordings_of, validated
 from koordebpf.units import MIB, NS_PER_S
 from tests.bench.figure import figure

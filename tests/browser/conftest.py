@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.what_if.week import ShadowWeek
+from koordebpf.decision.what_if.week import ShadowWeek
 from koordebpf.report.incident.page import incident_page
 from tests.browser.chromium import Browser, chromium
 from tests.support.values.incidents import HOSTILE, incident

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from koordebpf.act.taint.cnr import CnrTainter
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.katalyst.effects import KatalystEffects
 from koordebpf.agent.katalyst.open import open_tainters
 from koordebpf.collect.cluster_view import Known
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.cnr_taints import MANAGER, OWNED, CnrTaints

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.frame import frame_of
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource, Wanted
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kube.cache.cnr import CNR_PATH
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION

@@ -14,19 +14,19 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.agent.config.checked import agent_config
-from koordebpf.agent.config.file import read_config
-from koordebpf.agent.config.killers import named_killers
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.evictions import Evictions
 from koordebpf.agent.executors import open_actions, open_executor
 from koordebpf.agent.killers import open_killers
-from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
 from koordebpf.attribution.index import CgroupIndex
+from koordebpf.configuration.checked import agent_config
+from koordebpf.configuration.file import read_config
+from koordebpf.configuration.killers import named_killers
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.policy.katalyst.asked.killers import KillerSettings
+from koordebpf.runner.measuring import Measuring
 from koordebpf.state.build import view_of_frame
 from koordebpf.store.sink import EVENTS, Event
 from tests.contract.apiserver import Server, gives, until

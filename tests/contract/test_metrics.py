@@ -25,6 +25,7 @@ from koordebpf.act.eviction_hooks.runner import EvictionHooks
 from koordebpf.act.eviction_hooks.settings import WebhookHook
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.agent.strategies.qos.memory_qos import MemoryQosRunner
+from koordebpf.decision.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.io.worker import Supervisor
@@ -34,7 +35,6 @@ from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.memory_qos.strategy import MemoryQosDecision
 from koordebpf.policy.strategy import Empty
-from koordebpf.policy.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.report.eviction_hooks import EvictionHookSink
 from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.http.routes import Health, ReportServer

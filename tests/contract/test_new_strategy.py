@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.policy.frames import encode_frame
+from koordebpf.decision.frames import encode_frame
 from tests.support.new_strategy import copy_with_strategy, koordebpf_in
 from tests.support.values.cpu_nodes import cpu_frame
 

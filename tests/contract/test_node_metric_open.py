@@ -16,11 +16,11 @@ from prometheus_client.registry import CollectorRegistry
 
 from koordebpf.agent.colocation.jobs import open_jobs
 from koordebpf.agent.colocation.reports.node_metric import GATE, open_node_metric
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.policy.node_metric import sending as sending_module
-from koordebpf.policy.strategies import FEATURE_GATES
 from koordebpf.printable import json_bytes
 from koordebpf.report.beside import Beside, WithJobs
 from koordebpf.report.http.routes import Health

@@ -18,13 +18,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.arguments import check_arguments
 from koordebpf.agent.recorder import open_recorder
 from koordebpf.cli import _group
 from koordebpf.cli.inputs import FilePath, OutputPath
 from koordebpf.cli.kubectl import _group as kubectl
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.store.audit import open_audit

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from koordebpf.act.writer.journal import Journal
 from koordebpf.cli.plan import plan
+from koordebpf.decision.strategies import PARTS
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.strategies import PARTS
 from koordebpf.policy.suppress.kept import KeptSuppression, adopted
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.frames import decode_tick

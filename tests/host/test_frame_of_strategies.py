@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.context import NodeContext
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import OWN_STRATEGIES
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.hooks.strategy import HOOKS_PART
-from koordebpf.policy.strategies import OWN_STRATEGIES
+from koordebpf.runner.context import NodeContext
 from koordebpf.tools.top import one_frame as module
 from tests.host.rigs.memory_qos_node import MemoryQosNode
 from tests.host.test_proactive_reclaim import read_once, sleeper

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import pytest
 
-from koordebpf.policy.decide_tick import tick_view
+from koordebpf.decision.decide_tick import tick_view
+from koordebpf.decision.strategies import STRATEGIES
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.plugins.network import NETWORK
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
-from koordebpf.policy.strategies import STRATEGIES
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.store.frames import read_ticks
 from tests.contract.apiserver import until

@@ -12,9 +12,7 @@ import pytest
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.kill_support import pod_targets
-from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import Sinks
 from koordebpf.agent.tick import Agent
@@ -22,10 +20,12 @@ from koordebpf.clock import SystemClock
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.decide_tick import decided_again
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.policy.decide_tick import decided_again
 from koordebpf.policy.memory import OutcomeArrived
+from koordebpf.runner.measuring import Measuring
 from koordebpf.state.outcome import Result
 from koordebpf.store.sink import (
     EVENTS,

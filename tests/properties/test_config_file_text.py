@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.agent.config.checked import agent_config, differences
-from koordebpf.agent.config.file import (
+from koordebpf.configuration.checked import agent_config, differences
+from koordebpf.configuration.file import (
     API_VERSION,
     KIND,
     ConfigProblems,
@@ -20,8 +20,8 @@ from koordebpf.agent.config.file import (
     config_text,
     read_config,
 )
-from koordebpf.agent.config.schema import settings
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.schema import settings
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
 
 SCHEMA = jsonschema.Draft202012Validator(config_schema())

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order
 from koordebpf.policy.evict.resources import MEMORY_RELIEF
 from koordebpf.policy.evict.victims import choose_victims
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.build import view_of_frame

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kube.cache.objects import (
     ObjectMeta,
     PodDisruptionBudget,
@@ -18,7 +19,6 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.evict.victims import choose_victims
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.guards.rules import Budget, GuardLimits, screen
 from koordebpf.policy.ladder.climb import LadderState, next_rung
 from koordebpf.policy.ladder_settings import LadderSettings, Rung

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.errors import ConfigError
 from koordebpf.policy.decide import decide
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.nodeslo import parse_nodeslo
 from koordebpf.slo.spec import strategy_of_configmap

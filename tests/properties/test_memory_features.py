@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.decide import decide
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.plan import Plan
 from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority

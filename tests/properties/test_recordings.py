@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import DecodeError
-from koordebpf.policy.decide_tick import decided_again
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.quantity import MOST_AMOUNT
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.best_effort import be_request_millicpu

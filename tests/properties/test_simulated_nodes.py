@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from koordebpf.policy.what_if.simulation import Simulation
-from koordebpf.policy.what_if.variant import Variant
+from koordebpf.decision.what_if.simulation import Simulation
+from koordebpf.decision.what_if.variant import Variant
 from tests.support.values.played_node import Job, Played, play
 
 SECONDS = 40

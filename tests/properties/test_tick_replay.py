@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.policy.decide_tick import TickDecision, decide_tick, decided_again, tick_view
+from koordebpf.decision.decide_tick import TickDecision, decide_tick, decided_again, tick_view
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.evict.overdue import EvictedPods
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.policy.ladder.escalation import LadderMemory
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.pods.facts import facts_of_pods

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from koordebpf.agent.config.checked import differences
-from koordebpf.agent.config.file import read_config
+from koordebpf.configuration.checked import differences
+from koordebpf.configuration.file import read_config
 from tests.cluster import documented
 from tests.contract.rbac import RBAC, Rules
 from tests.rules.modules import tree

@@ -16,9 +16,9 @@ import click
 
 from koordebpf.cli import root
 from koordebpf.cli.reference.exit_codes import exit_code_table
+from koordebpf.decision.what_if.week import DEFINITIONS
 from koordebpf.demo.screen import Screen
 from koordebpf.demo.stories import LIMIT_BYTES, STORIES
-from koordebpf.policy.what_if.week import DEFINITIONS
 from tests.rules.offenders import report
 from tests.rules.pages import DOCS, FILES, PAGES, ROOT, name_of
 from tests.support.transcript import of_demo_page
@@ -222,4 +222,4 @@ def test_each_count_of_shadow_mode_is_defined() -> None:
     page = DOCS / "what-if.md"
     lines = [f"| {word.replace('_', ' ')} | {text} |" for word, text in DEFINITIONS.items()]
     missing = [line for line in lines if f"{line}\n" not in page.read_text()]
-    report(missing, f"{name_of(page)} must have these lines, which policy/what_if/week.py makes")
+    report(missing, f"{name_of(page)} must have these lines, which decision/what_if/week.py makes")

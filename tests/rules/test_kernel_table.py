@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click import ClickException
 
+from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.kernel.node_files.strategy_files import PARTS
-from koordebpf.policy.strategies import STRATEGIES
 from tests.rules.offenders import report
 from tests.rules.pages import ROOT, has_test
 from tests.vm import kills, strategies, table

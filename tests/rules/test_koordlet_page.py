@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from koordebpf.policy.strategies import FEATURE_GATES
+from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.slo.feature_gates import KOORDLET_GATES
 from tests.rules.offenders import report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from koordebpf.agent.config.schema import settings
+from koordebpf.configuration.schema import settings
 from tests.rules.offenders import report
 from tests.rules.pages import DOCS, name_of, rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.agent.config.schema import settings
+from koordebpf.configuration.schema import settings
 from tests.rules.offenders import report
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
-from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.build import view_of_frame

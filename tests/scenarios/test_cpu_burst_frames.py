@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.act.writer.wanted import Wanted
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.node_plan import NodePlan, decide_node
+from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.hooks.strategy import HOOKS_PART
-from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
-from koordebpf.policy.strategies import FEATURE_GATES
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory

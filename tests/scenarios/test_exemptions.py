@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.act.evict.fallback import LastResort
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Namespace, ObjectMeta
 from koordebpf.policy.detect import stall_evict
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.suppress.memory_pressure import caused_ratio
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.build import view_of_frame

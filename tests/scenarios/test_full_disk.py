@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.policy.decide_tick import decided_again
-from koordebpf.policy.frames import decode_json
+from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.frames import decode_json
+from koordebpf.decision.strategies import StrategySettings
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, NodeTimes, NumaMemoryState
@@ -13,8 +15,6 @@ from koordebpf.policy.katalyst.plugins.rootfs_overuse import RootfsOveruseSettin
 from koordebpf.policy.katalyst.plugins.rootfs_pressure import RootfsPressureSettings
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import ManagerState
-from koordebpf.policy.strategies import StrategySettings
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.katalyst.answers import EvictAsked, PluginAnswer
 from koordebpf.state.katalyst.measured import ImageFs, KatalystMeasured, RootfsMeasured, RootfsUse

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.policy.decide_tick import TickDecision, decided_again
-from koordebpf.policy.frames import decode_json
+from koordebpf.decision.decide_tick import TickDecision, decided_again
+from koordebpf.decision.frames import decode_json
+from koordebpf.decision.strategies import StrategySettings
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.plugins.rss_overuse import RssOveruseSettings
 from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
-from koordebpf.policy.strategies import StrategySettings
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import GuardFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.policy.frames import decode_frame, encode_frame
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.amount import MEMORY

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, OutcomeArrived, after
 from koordebpf.policy.plan import Candidate, FeaturePlan
 from koordebpf.state.build import remembering, view_of_frame, with_memory

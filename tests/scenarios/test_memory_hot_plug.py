@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from koordebpf.agent.config.checked import agent_config
 from koordebpf.collect.cluster_view import Known
+from koordebpf.configuration.checked import agent_config
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.plan import Plan
 from koordebpf.state.view import Frame

@@ -7,13 +7,13 @@ import json
 import msgspec
 import pytest
 
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeStatus, ObjectMeta, Pod
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.memory_qos.settings import MemoryQosSettings
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
-from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.strategy import Empty
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.node_plan import decide_node
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
-from koordebpf.policy.node_plan import decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.store.v1 import types as v1

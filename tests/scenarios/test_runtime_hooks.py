@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology, ObjectMeta, Pod, PodCondition
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.hooks.strategy import HOOKS_PART
-from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.hooks.measured import ApplicationDirectory, HooksMeasured, PodDirectory

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.agent.config.checked import agent_config
-from koordebpf.agent.config.settings import defaults_for
 from koordebpf.collect.cluster_view import Known
+from koordebpf.configuration.checked import agent_config
+from koordebpf.configuration.settings import defaults_for
+from koordebpf.decision.strategies import OWN_GATES
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import FeaturePlan
-from koordebpf.policy.strategies import OWN_GATES
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.view import Frame
 from koordebpf.tools.plan import Case

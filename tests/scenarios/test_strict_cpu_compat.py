@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.config.checked import agent_config
+from koordebpf.configuration.checked import agent_config
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import FeaturePlan

@@ -10,7 +10,7 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.strategies import own
 from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.policy import strategies
+from koordebpf.decision import strategies
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.view import NodeView

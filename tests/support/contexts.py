@@ -8,9 +8,9 @@ from typing import Any
 
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.context import NodeContext
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.runner.context import NodeContext
 
 
 def context_of(

@@ -9,8 +9,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from koordebpf.collect.node_watch import SignalState
+from koordebpf.decision.decide_tick import TickDecision, tick_view
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.policy.decide_tick import TickDecision, tick_view
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.report.http.routes import Health

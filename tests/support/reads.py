@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.decision.decide_tick import tick_view
+from koordebpf.decision.strategies import PARTS, STRATEGIES, settings_of
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.policy.block_io.strategy import BLOCK_IO
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST
-from koordebpf.policy.decide_tick import tick_view
 from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.katalyst.inner import INNER, choose_inside, look_inside
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
-from koordebpf.policy.strategies import PARTS, STRATEGIES, settings_of
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.block_io.measured import BlockIOView
 from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.cpu_burst.measured import BurstView

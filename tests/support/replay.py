@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from koordebpf.decision.decide_tick import decided_again
 from koordebpf.errors import ConfigError
-from koordebpf.policy.decide_tick import decided_again
 from koordebpf.store.frames import read_ticks
 from koordebpf.store.recorder.read import Recording, shards_of
 from koordebpf.tools.recorder.rounds import DecidesAgain

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.tick import Agent
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.runner.measuring import Measuring
 from koordebpf.store.sink import EVENTS, Event
 from koordebpf.units import MIB, NS_PER_S
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.policy.decide_tick import decided_again
+from koordebpf.decision.decide_tick import decided_again
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.store.sink import PlanDecided, RoundEnded, TickEnded
 from koordebpf.store.v1.encode import encode_decision

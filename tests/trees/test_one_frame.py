@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.plugins.given_source import GivenPods
 from koordebpf.tools.top.one_frame import one_frame
 from tests.support.played_signals import StalledNode

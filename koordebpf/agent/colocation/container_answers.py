@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import settings_of
 from koordebpf.kernel.cgroup.files import format_cpu_list
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.loop import Loop
@@ -28,7 +29,6 @@ from koordebpf.policy.hooks.batch_resource import without_lifts
 from koordebpf.policy.hooks.rules import hook_rules
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.hooks.values import PERIOD_US, Adjustment, HookRules
-from koordebpf.policy.strategies import settings_of
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
@@ -38,7 +38,7 @@ from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger("koordebpf")
 

@@ -16,8 +16,8 @@ from koordebpf.agent.colocation.reports.node_metric import open_node_metric
 from koordebpf.agent.colocation.reports.topology_report import open_topology_report
 from koordebpf.agent.colocation.series_keeper import open_series_keeper
 from koordebpf.agent.colocation.usage_series import open_usage_series
-from koordebpf.agent.context import NodeContext
 from koordebpf.collect.collector import Collector
+from koordebpf.runner.context import NodeContext
 
 # Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that
 # read what was measured.

@@ -14,7 +14,7 @@ from koordebpf.kernel.host.protection import return_large_blocks
 from koordebpf.kube.nri.plugin import NriPlugin
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
+    from koordebpf.runner.context import NodeContext
 
 _DRY_RUN = "-dry-run"
 

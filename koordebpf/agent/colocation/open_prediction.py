@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
+    from koordebpf.runner.context import NodeContext
 
 GATE: Final = "PeakPrediction"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from koordebpf.policy.strategies import HOOK_GATES
+from koordebpf.decision.strategies import HOOK_GATES
 
 if TYPE_CHECKING:
-    from koordebpf.agent.config.settings import AgentConfig
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
+    from koordebpf.configuration.settings import AgentConfig
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger("koordebpf")
 

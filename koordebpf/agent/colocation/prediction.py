@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from koordebpf.agent.context import NodeContext
 from koordebpf.agent.lifecycle.node_lock import folder_of
 from koordebpf.clock import Clock, Due, SystemClock
 from koordebpf.collect.cluster_view import Known
@@ -27,6 +26,7 @@ from koordebpf.policy.predict.training import (
     trained,
     without,
 )
+from koordebpf.runner.context import NodeContext
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.prediction.checkpoint import ModelCheckpoint, encode_checkpoint
 from koordebpf.state.prediction.models import OWN_UIDS, Models, Usage, restored_model

@@ -11,7 +11,7 @@ from koordebpf.agent.colocation.container_answers import AnswersJob, open_answer
 from koordebpf.kube.runtime_proxy.server import RuntimeProxyServer
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
+    from koordebpf.runner.context import NodeContext
 
 
 def open_runtime_proxy(node: NodeContext) -> AnswersJob:

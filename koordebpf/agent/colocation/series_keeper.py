@@ -11,8 +11,8 @@ from koordebpf.clock import Due
 from koordebpf.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
+    from koordebpf.runner.context import NodeContext
     from koordebpf.state.series.node import NodeSeries
     from koordebpf.state.series.settings import SeriesSettings
     from koordebpf.state.series.store import SeriesCounts

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.collector import Collector
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from koordebpf.agent.katalyst.effects import KatalystEffects
 from koordebpf.agent.katalyst.sockets import PluginSockets
-from koordebpf.agent.strategies.runner import Runner
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.policy.katalyst.asked.news import ReportedRequests, RequestNews, request_news
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
@@ -18,6 +17,7 @@ from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategy import Decision
+from koordebpf.runner.runner import Runner
 from koordebpf.state.katalyst.facts import KatalystFacts
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import Measured

@@ -7,30 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koordebpf.act.notify.notifier import PodNotifier
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.katalyst.effects import KatalystEffects
 from koordebpf.agent.katalyst.manager import Katalyst
 from koordebpf.agent.katalyst.sockets import open_plugin_sockets
-from koordebpf.agent.measuring import Measuring
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.katalyst.rootfs import NodeContainers, RootfsCollector, WalkLimits
 from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import settings_of
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugins.numa_memory import are_short
 from koordebpf.policy.katalyst.plugins.rootfs_overuse import ROOTFS_OVERUSE
 from koordebpf.policy.katalyst.plugins.rootfs_pressure import ROOTFS_PRESSURE, is_short
 from koordebpf.policy.katalyst.plugins.system_memory import asks_pods
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
-from koordebpf.policy.strategies import settings_of
+from koordebpf.runner.measuring import Measuring
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
     from koordebpf.agent.katalyst.effects import Tainters
     from koordebpf.report.http.routes import Health
     from koordebpf.report.katalyst.sink import KatalystSink
     from koordebpf.report.prom.metrics import AgentMetrics
+    from koordebpf.runner.context import NodeContext
     from koordebpf.store.open_plans import OpenPlans
 
 

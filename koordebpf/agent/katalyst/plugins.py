@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.collect.plugins.caller import PluginCaller
 from koordebpf.collect.plugins.registry import PluginRegistry
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.settings import KatalystSettings

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.plugins.sockets import sockets_below
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import RemoteCall
 from koordebpf.slo.katalyst.access import Validation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.report.http.listener import parse_listen
 from koordebpf.store import audit, frames

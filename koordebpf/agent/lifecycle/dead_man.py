@@ -7,12 +7,12 @@ import mmap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.dead_man import DeadManAction, DeadManChoice, DeadManFiring, DeadManSettings, dead_man_choice
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import SupportError
-from koordebpf.policy.dead_man import DeadManAction, DeadManChoice, DeadManFiring, DeadManSettings, dead_man_choice
 from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.qos.dead_man import DeadManMetrics
 from koordebpf.state.view import NodeView

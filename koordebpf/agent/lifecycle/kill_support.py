@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koordebpf.agent.config.killers import named_killers
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.killers import named_killers
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.cgroup.kill import KillTarget

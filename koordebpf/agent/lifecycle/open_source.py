@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.katalyst.open import needs_cnr
 from koordebpf.agent.victims import may_be_victim
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.pod_keys import read_by_name
+from koordebpf.decision.strategies import settings_of
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import Source
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.kube.sources.merged import MergedSource
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
-from koordebpf.policy.pod_keys import read_by_name
-from koordebpf.policy.strategies import settings_of
 from koordebpf.state.pods.exemptions import asked_labels
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from koordebpf.act.evict.unfinished_kill import finish_kill
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.handover import is_kept, settle
 from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, folder_of
 from koordebpf.agent.lifecycle.stale_state import left_behind
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.host.filesystem import filesystem_of
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.report.sentences import outcome_sentence

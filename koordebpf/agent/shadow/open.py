@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import ConfigError
 from koordebpf.store.shadow.settings import ShadowSettings
 
 if TYPE_CHECKING:
-    from koordebpf.agent.config.settings import AgentConfig
     from koordebpf.agent.shadow.sink import ShadowSink
-    from koordebpf.policy.what_if.variant import Variant
+    from koordebpf.configuration.settings import AgentConfig
 
 NO_SHADOW = ShadowSettings()
 
@@ -25,8 +23,9 @@ def open_shadow(config: AgentConfig, scope: NodeScope, node: str) -> ShadowSink 
     if not settings.configurations:
         return None
     from koordebpf.agent.shadow.sink import ShadowSink
-    from koordebpf.policy.what_if.shadow import Shadows
-    from koordebpf.policy.what_if.week import ShadowWeek
+    from koordebpf.configuration.variant import shadow_variants
+    from koordebpf.decision.what_if.shadow import Shadows
+    from koordebpf.decision.what_if.week import ShadowWeek
     from koordebpf.store.shadow.kept_week import FOLDER, WeekKeeper
 
     keeper = None
@@ -42,20 +41,3 @@ def open_shadow(config: AgentConfig, scope: NodeScope, node: str) -> ShadowSink 
         keeper = WeekKeeper(settings.folder / FOLDER / f"{name}.json", now)
     shadows = Shadows(shadow_variants(settings), settings.kubelet_hard_bytes)
     return ShadowSink(shadows, keeper, scope.node_cgroup_id)
-
-
-def shadow_variants(settings: ShadowSettings) -> list[Variant]:
-    """Return the configurations.
-
-    Raises:  ConfigError: two have one name, or a setting is none or has another type.
-    """
-    from koordebpf.agent.config.variant import checked_variant
-
-    names = [each.name for each in settings.configurations]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError("shadow.configurations", name, "must be the name of one")
-    return [
-        checked_variant(each.name, each.settings, f"shadow.configurations.{each.name}")
-        for each in settings.configurations
-    ]

@@ -7,8 +7,8 @@ import time
 from collections import deque
 
 from koordebpf.clock import Clock, SystemClock
-from koordebpf.policy.what_if.shadow import Shadows
-from koordebpf.policy.what_if.week import ShadowDay, ShadowWeek
+from koordebpf.decision.what_if.shadow import Shadows
+from koordebpf.decision.what_if.week import ShadowDay, ShadowWeek
 from koordebpf.store.shadow.kept_week import WeekKeeper
 from koordebpf.store.sink import AgentStopped, Event, MemoryReleased, OomKilled, RoundEnded
 from koordebpf.units import NS_PER_S

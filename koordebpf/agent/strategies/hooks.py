@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from koordebpf.act.hooks import COOKIES, SCORES
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.strategies.runner import StrategyRunner
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
 from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ, HookRules
 from koordebpf.policy.hooks.writes import pod_writes
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.pod_settings import PodLines, PodSetting, json_value
+from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
 from koordebpf.state.hooks.pods import HookPod
 from koordebpf.state.hooks.view import hook_view
@@ -27,8 +27,8 @@ from koordebpf.state.view import NodeView
 if TYPE_CHECKING:
     from koordebpf.act.hooks.core_cookies import CoreCookies
     from koordebpf.act.hooks.oom_scores import OomScores
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.hooks.collector import HookCollector
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from koordebpf.act.reclaimer import Reclaimer
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.ladder.climb import LadderStep
 from koordebpf.policy.ladder.escalation import ENDS, LadderMemory

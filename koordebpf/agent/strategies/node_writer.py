@@ -16,11 +16,11 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.policy.strategies import STRATEGIES
 from koordebpf.units import NS_PER_MS
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from typing import Any
 from koordebpf.act.writer.restore import WAIT_S
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.node_lock import is_awaited
-from koordebpf.agent.strategies.runner import Runner
 from koordebpf.collect.cpu.collector import CpuCollector
+from koordebpf.decision.strategies import OWN_STRATEGIES
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.reconcile.values import DesiredState
-from koordebpf.policy.strategies import OWN_STRATEGIES
 from koordebpf.policy.strategy import GATE_OFF, Decision
+from koordebpf.runner.runner import Runner
 from koordebpf.state.view import NodeView
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koordebpf.agent.context import NodeContext
 from koordebpf.agent.katalyst.open import open_katalyst
 from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.agent.strategies.qos.block_io import open_block_io
@@ -15,7 +14,8 @@ from koordebpf.agent.strategies.qos.proactive_reclaim import open_proactive_recl
 from koordebpf.agent.strategies.qos.rdt_resctrl import open_rdt_resctrl
 from koordebpf.agent.strategies.qos.resctrl_monitor import open_resctrl_monitor
 from koordebpf.agent.strategies.qos.system_config import open_system_config
-from koordebpf.agent.strategies.runner import Runner
+from koordebpf.runner.context import NodeContext
+from koordebpf.runner.runner import Runner
 
 # Each returns None where its feature gate is off, and loads nothing then.
 RUNNERS: tuple[Callable[[NodeContext], Runner | None], ...] = (

@@ -16,7 +16,6 @@ from koordebpf.act.writer.restore import WAIT_S
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.handover import KEPT, can_wait, leave_waiting, tell_left
 from koordebpf.agent.lifecycle.node_lock import is_awaited
-from koordebpf.agent.strategies.runner import Runner
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.io.kept_file import KeptFile
 from koordebpf.policy.reconcile.values import DesiredState
@@ -26,6 +25,7 @@ from koordebpf.policy.suppress.kept import KeptSuppression, adopted
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS, SuppressDecision
 from koordebpf.report.prom.suppression import SuppressionMetrics
+from koordebpf.runner.runner import Runner
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
 

@@ -11,7 +11,7 @@ from koordebpf.policy.taint import MarkTiming, NodeMarkSettings, is_for_memory, 
 
 if TYPE_CHECKING:
     from koordebpf.act.taint.worker import NodeMarker
-    from koordebpf.agent.config.settings import AgentConfig
+    from koordebpf.configuration.settings import AgentConfig
     from koordebpf.policy.plan import Plan
     from koordebpf.state.view import PendingRelease
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.report.beside import Beside
 from koordebpf.report.events import EventPoster
 from koordebpf.report.foresight import ForesightSink

@@ -59,7 +59,7 @@ def backtest(
         raise click.UsageError("give FRAMES or --series")
     import msgspec
 
-    from koordebpf.agent.config.checked import agent_config, check_config
+    from koordebpf.configuration.checked import agent_config, check_config
     from koordebpf.policy.predict.backtest import backtest as run
     from koordebpf.policy.predict.backtest import intervals
     from koordebpf.tools.backtest import Recording, snapshot_intervals, text_of

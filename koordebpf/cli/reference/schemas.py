@@ -29,7 +29,7 @@ TYPES: Mapping[str, str] = {
     "replayed-plan": "koordebpf.tools.recorder.round_plan.ReplayedPlan",
     "replayed-round": "koordebpf.tools.recorder.replay.ReplayedRound",
     "request": "koordebpf.store.v1.requests.AuditedRequest",
-    "shadow": "koordebpf.policy.what_if.week.ShadowWeek",
+    "shadow": "koordebpf.decision.what_if.week.ShadowWeek",
     "simulation": "koordebpf.tools.what_if.simulate.SimulationResult",
     "slo-problem": "koordebpf.slo.manager.webhook.Problem",
     "validation": "koordebpf.tools.what_if.simulate.Validation",

@@ -13,7 +13,7 @@ from koordebpf.cli.reference.schemas import schema_option
 class _Defined(click.Command):
     # The definitions are those that the page prints.
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from koordebpf.policy.what_if.week import DEFINITIONS
+        from koordebpf.decision.what_if.week import DEFINITIONS
 
         with formatter.section("What is counted"):
             formatter.write_dl([(word.replace("_", " "), text) for word, text in DEFINITIONS.items()])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from koordebpf import __version__
-from koordebpf.policy.what_if.week import DEFINITIONS, NodeCounts, ShadowCounts, ShadowWeek
+from koordebpf.decision.what_if.week import DEFINITIONS, NodeCounts, ShadowCounts, ShadowWeek
 from koordebpf.report.incident.amounts import ABSENT
 from koordebpf.report.incident.charts import chart_section, charts_json
 from koordebpf.report.incident.markup import Child, Column, Node, element, facts, table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from koordebpf.policy.what_if.week import Lead, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
+from koordebpf.decision.what_if.week import Lead, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
 from koordebpf.units import GIB, format_bytes
 
 UNKNOWN = (

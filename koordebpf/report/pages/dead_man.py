@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.policy.dead_man import PlannedDeadMan
+from koordebpf.decision.dead_man import PlannedDeadMan
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.plan import Balance, FeaturePlan
 from koordebpf.report.headline import plain_words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from koordebpf.policy.node_plan import OtherDecision
+from koordebpf.decision.node_plan import OtherDecision
 from koordebpf.policy.plan import PodAction
 from koordebpf.report.headline import plain_words
 from koordebpf.report.pages.columns import filled, filled_paths, table_lines

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.detect import be_memory_evict
 from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, UseMoment
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.ladder_settings import Rung
-from koordebpf.policy.node_plan import NodePlan
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
 from koordebpf.printable import page, printable
 from koordebpf.report.headline import headline, plain_words

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.policy.detect.verdict import UseEvidence, Verdict
-from koordebpf.policy.node_plan import NodePlan
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan
 from koordebpf.printable import page
 from koordebpf.report.headline import headline, plain_words

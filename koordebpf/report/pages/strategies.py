@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from koordebpf.policy.strategies import STRATEGIES, section_of
+from koordebpf.decision.strategies import STRATEGIES, section_of
 from koordebpf.report.pages.columns import WIDTH, table_lines
 
 _LEFT = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.policy.detect.verdict import UseEvidence
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import FeaturePlan
-from koordebpf.policy.strategies import STRATEGIES
 from koordebpf.report.ended_shortages import JudgedFeatures
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.amount import MEMORY, Amount

@@ -14,8 +14,8 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.decision.pod_keys import CONDITIONS, LABELS
 from koordebpf.kube.cache.objects import OwnerReference, Pod, PodCondition, PodDisruptionBudget
-from koordebpf.policy.pod_keys import CONDITIONS, LABELS
 from koordebpf.store.bucket import Bucket
 from koordebpf.units import KIB, NS_PER_S
 

@@ -14,12 +14,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from koordebpf.clock import Clock, SystemClock
+from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import os_reason
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.memory import OutcomeArrived
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.store.recorder.events import recorded, rounds_lost, signals_seen
 from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder
 from koordebpf.store.recorder.values import SAMPLE_BYTES, Pace, RecordedEvent, pack_sample, unpack_samples

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.pod_keys import annotations_read
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import DecodeError
-from koordebpf.policy.decide_tick import TickDecision
-from koordebpf.policy.pod_keys import annotations_read
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.store.recorder.objects import RecordedObjects
 from koordebpf.store.recorder.shard import Damage, Head, Kind, ShardContent, ShardEncoder
 from koordebpf.store.recorder.values import (
@@ -117,7 +117,7 @@ class ReadRound(msgspec.Struct, frozen=True):
     is_decision: bool
 
     def is_same(self, decision: TickDecision) -> bool:
-        """Tell whether a decision is the recorded one, bit for bit; `policy.decide_tick.decided_again` makes it."""
+        """Tell whether a decision is the recorded one, bit for bit; `decision.decide_tick.decided_again` makes it."""
         return encode_decision(decision) == self.decision
 
 

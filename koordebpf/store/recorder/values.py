@@ -15,9 +15,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_msgpack, schemas_of
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
-from koordebpf.policy.frames import decode_msgpack, schemas_of
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.quantity import within_int64
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.measured import NodeMeasure

@@ -18,11 +18,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.decision.what_if.week import ShadowDay, ShadowWeek
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import make_folder, open_part, open_regular, read_regular_file
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.policy.what_if.week import ShadowDay, ShadowWeek
 
 log = logging.getLogger("koordebpf")
 

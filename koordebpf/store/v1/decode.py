@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from koordebpf.decision.dead_man import DeadManChoice, DeadManSettings, PlannedDeadMan
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.errors import ConfigError
-from koordebpf.policy.dead_man import DeadManChoice, DeadManSettings, PlannedDeadMan
 from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict
 from koordebpf.policy.evict.all_features import RESOURCE_OF
-from koordebpf.policy.node_plan import NodePlan
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, Dimension, Resource, Unit, dimension
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord

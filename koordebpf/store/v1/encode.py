@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.policy.dead_man import PlannedDeadMan
-from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.decision.dead_man import PlannedDeadMan
+from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
-from koordebpf.policy.node_plan import NodePlan
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY
 from koordebpf.state.pods.requests import NATIVE_CPU, NATIVE_MEMORY

@@ -11,11 +11,11 @@ from typing import Literal
 
 import msgspec
 
+from koordebpf.decision.dead_man import DeadManAction
+from koordebpf.decision.node_plan import OtherDecision
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.policy.dead_man import DeadManAction
 from koordebpf.policy.detect.verdict import StallEvidence
 from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.node_plan import OtherDecision
 from koordebpf.policy.plan import Excluded, RungPlan
 from koordebpf.policy.suppress.explained import ExplainedSuppression
 from koordebpf.state.measured import TimeTo

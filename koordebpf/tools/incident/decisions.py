@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from koordebpf.policy.decide_tick import CarriedOut
+from koordebpf.decision.decide_tick import CarriedOut
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.incident.values import DecisionShown, FeatureRanking
 from koordebpf.report.pages.explain import steps_text

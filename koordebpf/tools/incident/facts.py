@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.report.incident.values import Fact
 from koordebpf.state.build import strategy_of_frame
 from koordebpf.state.view import Frame

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from koordebpf.decision.decide_tick import tick_view
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.policy.decide_tick import tick_view
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.report.incident.amounts import counted
 from koordebpf.report.incident.values import Chart, DecisionShown, Incident, Returned
 from koordebpf.store.recorder.read import Recording

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError, unreadable
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.store.frames import is_recorded_tick, read_ticks
 from koordebpf.store.recorder.magic import is_recording_path
 from koordebpf.tools.plan import Case, case_of_tick, read_case

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.policy.pod_keys import ANNOTATIONS, LABELS
+from koordebpf.decision.pod_keys import ANNOTATIONS, LABELS
 from koordebpf.tools.recorder.words import OF_NODES, RESOURCES, keys, words
 
 # A name may be a word, too: of these fields no word stays.

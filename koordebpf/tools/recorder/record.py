@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from koordebpf.agent.config.checked import agent_config
-from koordebpf.agent.config.settings import named_gates
 from koordebpf.agent.run import run_agent
+from koordebpf.configuration.checked import agent_config
+from koordebpf.configuration.settings import named_gates
 from koordebpf.slo.convert import laid_over
 from koordebpf.store.outputs.output_file import check_output, is_descriptor
 from koordebpf.store.recorder.read import Recording

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.decision.frames import decode_json
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError
-from koordebpf.policy.frames import decode_json
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder

@@ -17,22 +17,22 @@ from msgspec.structs import replace
 
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.context import NodeContext
-from koordebpf.agent.measuring import Measuring
 from koordebpf.agent.serving import open_metrics
-from koordebpf.agent.strategies.runner import Runner
 from koordebpf.agent.strategies.runners import RUNNERS
 from koordebpf.collect.frame import frame_of
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import OWN_STRATEGIES, decide_strategies
+from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
-from koordebpf.policy.strategies import OWN_STRATEGIES, decide_strategies
-from koordebpf.policy.tick_frame import TickSettings
+from koordebpf.runner.context import NodeContext
+from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.runner import Runner
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Measured
 from koordebpf.state.view import Frame

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
+from koordebpf.decision.decide_tick import tick_view
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.policy.decide_tick import tick_view
 from koordebpf.report.top.choice import Choice, pressed
 from koordebpf.report.top.of_round import top_of_frame
 from koordebpf.report.top.page import Around, shown_rows

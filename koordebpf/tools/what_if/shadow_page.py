@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from koordebpf.decision.what_if.week import DEFINITIONS, NodeCounts, ShadowDay, ShadowWeek
 from koordebpf.errors import ConfigError
-from koordebpf.policy.what_if.week import DEFINITIONS, NodeCounts, ShadowDay, ShadowWeek
 from koordebpf.report.incident.week_words import (
     COUNTED,
     DAY_HEAD,

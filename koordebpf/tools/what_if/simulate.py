@@ -10,13 +10,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.agent.config.variant import checked_variant
+from koordebpf.configuration.variant import checked_variant
+from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.what_if.lifetimes import Lifetimes
+from koordebpf.decision.what_if.simulation import Outcome, Recorded, Simulation
+from koordebpf.decision.what_if.variant import Variant
+from koordebpf.decision.what_if.world import HELD_NS, RELEASE_NS
 from koordebpf.errors import ConfigError
-from koordebpf.policy.tick_frame import TickFrame
-from koordebpf.policy.what_if.lifetimes import Lifetimes
-from koordebpf.policy.what_if.simulation import Outcome, Recorded, Simulation
-from koordebpf.policy.what_if.variant import Variant
-from koordebpf.policy.what_if.world import HELD_NS, RELEASE_NS
 from koordebpf.slo.strategies.threshold_rules import memory_evict_problem
 from koordebpf.state.build import strategy_of_frame
 from koordebpf.store.recorder.read import Recording, shards_of

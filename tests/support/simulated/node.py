@@ -13,13 +13,13 @@ from unittest import mock
 from msgspec.structs import replace
 
 from koordebpf.agent import run
-from koordebpf.agent.config.settings import AgentConfig, defaults_for
 from koordebpf.agent.lifecycle.standby import acquire_node_lock
-from koordebpf.agent.measuring import open_measuring
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import AgentConfig, defaults_for
+from koordebpf.decision.decide_tick import decided_again
 from koordebpf.kernel.cgroup import hierarchy
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.policy.decide_tick import decided_again
+from koordebpf.runner.measuring import open_measuring
 from koordebpf.store.sink import Event, PlanDecided, RoundEnded, TickFailed
 from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import NS_PER_MS, NS_PER_S

@@ -14,6 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.collect.frame import frame_of
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.kube.cache.objects import (
     Container,
     EmptyDirVolumeSource,
@@ -31,8 +33,6 @@ from koordebpf.kube.cache.objects import (
 )
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
-from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.plan import FeaturePlan, Plan
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy

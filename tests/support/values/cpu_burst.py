@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.cpu_burst.settings import BurstSettings
 from koordebpf.policy.cpu_burst.state import BurstState
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST, CPUBurstStrategy
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu_burst.measured import BurstContainer, BurstMeasured, BurstPod

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kernel.cgroup.files import CgroupFile, parse_cpu_list
 from koordebpf.kube.cache.objects import Container, NodeResourceTopology, NodeStatus, ObjectMeta, ResourceRequirements
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import (
     BeCgroup,

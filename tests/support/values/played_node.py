@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, after, settled
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.build import with_memory
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.guard_facts import GuardFacts

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from koordebpf.collect.node_watch import SignalState
+from koordebpf.decision.decide_tick import TickDecision, decided_again
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.policy.decide_tick import TickDecision, decided_again
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.pods.facts import facts_of_pods

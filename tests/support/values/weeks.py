@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.policy.what_if.week import Lead, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
+from koordebpf.decision.what_if.week import Lead, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
 from koordebpf.units import GIB
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from koordebpf.agent.colocation.container_answers import report
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.nri.counts import NriCounts
 from koordebpf.report.beside import Beside
 from tests.support.contexts import context_of

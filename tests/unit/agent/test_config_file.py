@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from koordebpf.act.eviction_hooks.settings import WebhookHook
-from koordebpf.agent.config.checked import agent_config, check_config, differences
-from koordebpf.agent.config.file import (
+from koordebpf.configuration.checked import agent_config, check_config, differences
+from koordebpf.configuration.file import (
     API_VERSION,
     KIND,
     ConfigProblems,
@@ -26,8 +26,8 @@ from koordebpf.agent.config.file import (
     places,
     read_config,
 )
-from koordebpf.agent.config.schema import Setting, settings
-from koordebpf.agent.config.settings import FEATURE_GATES, AgentConfig
+from koordebpf.configuration.schema import Setting, settings
+from koordebpf.configuration.settings import FEATURE_GATES, AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.collect.scope import NodeScope
+from koordebpf.decision.dead_man import DeadManAction, DeadManSettings
+from koordebpf.decision.decide_tick import decided_again, tick_view
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.kernel.bpf.deadman import DeadManOrder, DeadManReport
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.policy.dead_man import DeadManAction, DeadManSettings
-from koordebpf.policy.decide_tick import decided_again, tick_view
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.report.prom.qos.dead_man import DeadManMetrics
 from koordebpf.units import MIB, NS_PER_MS
 from tests.unit.policy.test_dead_man import NOW_NS, tick

@@ -8,10 +8,10 @@ import pytest
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.emergency import Emergency
+from koordebpf.decision.decide_tick import TickDecision, decided_again
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.policy.decide_tick import TickDecision, decided_again
 from koordebpf.policy.guards.emergency import EmergencySettings
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.guard_facts import GuardFacts

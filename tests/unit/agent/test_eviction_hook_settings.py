@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, WebhookHook
-from koordebpf.agent.config.checked import agent_config, check_config
-from koordebpf.agent.config.file import config_text, read_config
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.warning.open import open_eviction_hooks, open_foresight
+from koordebpf.configuration.checked import agent_config, check_config
+from koordebpf.configuration.file import config_text, read_config
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.report.beside import Beside
 from koordebpf.store.open_plans import OpenPlans

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.guard_watch import GuardWatch
 from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.decision_memory import DecisionMemory

@@ -11,9 +11,9 @@ import pytest
 from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
 from koordebpf.agent.colocation.jobs import JOBS
 from koordebpf.agent.colocation.reports.topology_report import open_topology_report
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.context import NodeContext
-from koordebpf.policy.strategies import JOB_GATES
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import JOB_GATES
+from koordebpf.runner.context import NodeContext
 from tests.support.contexts import context_of
 
 OURS = (open_topology_report, open_cpi, open_gpu, open_cold_memory)

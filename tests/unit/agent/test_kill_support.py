@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.config.checked import agent_config
 from koordebpf.agent.lifecycle import kill_support
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, known_containers, pod_targets
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.checked import agent_config
 from koordebpf.errors import SupportError
 from koordebpf.events.records import CgroupRmdir
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy

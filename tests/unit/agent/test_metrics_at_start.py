@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.config.checked import agent_config
 from koordebpf.agent.serving import node_name, open_metrics
+from koordebpf.configuration.checked import agent_config
 from koordebpf.state.prediction.values import LatestPrediction
 
 

@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.agent.colocation.container_answers import ContainerAnswers
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
 from koordebpf.policy.hooks.values import HookRules
-from koordebpf.policy.strategies import FEATURE_GATES
 from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.tools.doctor_nri import nri_sources
 

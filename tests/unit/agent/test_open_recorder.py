@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
 from koordebpf.collect.scope import open_scope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError, SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.kill import raise_thread_priority

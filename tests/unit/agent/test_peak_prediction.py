@@ -256,7 +256,7 @@ def test_with_its_gate_off_nothing_of_it_is_loaded():
         "import koordebpf.agent.run\n"
         "from tests.support.contexts import context_of\n"
         "from koordebpf.agent.colocation.jobs import open_prediction\n"
-        "from koordebpf.agent.config.settings import AgentConfig\n"
+        "from koordebpf.configuration.settings import AgentConfig\n"
         "assert open_prediction(context_of(AgentConfig())) is None\n"
         "import json\n"
         "print(json.dumps([name for name in sys.modules if 'predict' in name or 'checkpoint' in name]))"

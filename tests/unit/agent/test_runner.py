@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.strategies.runner import Runner, StrategyRunner
 from koordebpf.errors import CgroupGone, KernelFileError, KoordebpfError
 from koordebpf.policy.block_io.strategy import BLOCK_IO
 from koordebpf.policy.strategy import Decision, Empty
+from koordebpf.runner.runner import Runner, StrategyRunner
 from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView

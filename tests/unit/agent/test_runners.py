@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.strategies import hooks
 from koordebpf.agent.strategies.hooks import RuntimeHooks
 from koordebpf.agent.strategies.qos import block_io, cpu_burst, memory_qos, rdt_resctrl
@@ -21,10 +20,10 @@ from koordebpf.agent.strategies.qos.cpu_burst import CpuBurstRunner
 from koordebpf.agent.strategies.qos.memory_qos import MemoryQosRunner
 from koordebpf.agent.strategies.qos.rdt_resctrl import RdtResctrlRunner
 from koordebpf.agent.strategies.qos.system_config import SystemConfigRunner
-from koordebpf.agent.strategies.runner import Runner
 from koordebpf.agent.strategies.runners import open_runners
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
 from koordebpf.policy.block_io.strategy import BlockIODecision
@@ -38,6 +37,7 @@ from koordebpf.policy.resctrl.strategy import ResctrlDecision
 from koordebpf.policy.strategy import GATE_OFF, Empty
 from koordebpf.report.prom.qos.block_io import BlockIOMetrics
 from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
+from koordebpf.runner.runner import Runner
 from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu_burst.measured import BurstMeasured

@@ -9,8 +9,8 @@ import pytest
 
 from koordebpf.agent.colocation import nri, runtime_proxy
 from koordebpf.agent.colocation.open_runtime import open_nri_plugin, open_runtime_proxy_hooks
-from koordebpf.agent.config.checked import agent_config
-from koordebpf.policy.strategies import HOOK_GATES
+from koordebpf.configuration.checked import agent_config
+from koordebpf.decision.strategies import HOOK_GATES
 from tests.support.contexts import context_of
 
 ON = {"feature_gates": {gate: gate == "GroupIdentity" for gate in HOOK_GATES}}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from koordebpf.agent.colocation.series_keeper import GATE, SeriesKeeper, open_series_keeper
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.series.kinds import CONTAINER_CPU, POD_CPU
 from koordebpf.state.series.settings import SeriesSettings

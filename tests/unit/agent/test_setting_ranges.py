@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin
 import msgspec
 import pytest
 
-from koordebpf.agent.config.schema import Setting, settings
+from koordebpf.configuration.schema import Setting, settings
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 
 MINUTE, HOUR = 60 * NS_PER_S, 3600 * NS_PER_S

@@ -10,12 +10,13 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-from koordebpf.agent.config.checked import agent_config, check_config
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.shadow.open import open_shadow, shadow_variants
+from koordebpf.agent.shadow.open import open_shadow
 from koordebpf.agent.shadow.sink import ShadowSink
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.checked import agent_config, check_config
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.configuration.variant import shadow_variants
 from koordebpf.errors import ConfigError
 from koordebpf.events.records import OomKill
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy

@@ -15,15 +15,15 @@ from koordebpf.act.writer.owners import SUPPRESS
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.clock import SystemClock
 from koordebpf.collect.node_watch import SignalState
+from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.decide import decide
-from koordebpf.policy.decide_tick import TickDecision
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.suppress.round import SUPPRESS_GATE, SuppressPlan
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS, SuppressDecision
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.pages.explain import decode_audit

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.lifecycle.open_source import open_source
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.pod_keys import ANNOTATIONS, LABELS
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.policy.pod_keys import ANNOTATIONS, LABELS
 
 FILE = (Path("pods.yaml"),)
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from koordebpf.agent.config.checked import agent_config, check_config
+from koordebpf.configuration.checked import agent_config, check_config
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import StallSettings
 

@@ -9,8 +9,8 @@ import pytest
 
 from koordebpf.agent.colocation.pressure_series import open_pressure_series
 from koordebpf.agent.colocation.usage_series import GATES, open_usage_series
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.policy.strategies import JOB_GATES
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import JOB_GATES
 from tests.support.contexts import context_of
 
 

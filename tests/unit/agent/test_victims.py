@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.agent.config.checked import agent_config
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.agent.victims import may_be_victim
+from koordebpf.configuration.checked import agent_config
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
 
 PLAIN = Pod(ObjectMeta(name="web", namespace="default", uid="u"), PodSpec(priority=0), PodStatus())

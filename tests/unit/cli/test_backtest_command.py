@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from koordebpf.cli.backtest import backtest
+from koordebpf.decision.frames import encode_frame
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.proc.cpu_topology import Cpu, CpuTopology
-from koordebpf.policy.frames import encode_frame
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.cpu.measured import CpuMeasured, CpuUsage, OtherPodsCpu, PodCpu
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.series.store import SeriesStore

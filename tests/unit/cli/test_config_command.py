@@ -11,10 +11,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from koordebpf.agent.config.checked import agent_config
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.cli import _group
 from koordebpf.cli.config import config
+from koordebpf.configuration.checked import agent_config
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.units import NS_PER_S
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from koordebpf.cli import _group
 from koordebpf.cli.plan import plan
+from koordebpf.decision.frames import encode_frame
 from koordebpf.errors import ConfigError
-from koordebpf.policy.frames import encode_frame
 from koordebpf.store.v1 import types as v1
 from koordebpf.store.v1.decode import node_plan_of_json
 from koordebpf.store.v1.encode import node_plan_json

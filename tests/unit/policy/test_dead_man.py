@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.dead_man import (
+from koordebpf.decision.dead_man import (
     DeadManChoice,
     DeadManFiring,
     dead_man_choice,
     dead_man_outcome,
     dead_man_plan,
 )
-from koordebpf.policy.decide_tick import decided_again, tick_view
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import decided_again, tick_view
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import first_byte_at
 from koordebpf.state.guard_facts import GuardFacts

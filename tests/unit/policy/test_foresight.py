@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.policy.decide_tick import decided_again, tick_view
+from koordebpf.decision.decide_tick import decided_again, tick_view
 from koordebpf.policy.foresight import (
     NO_WARNING,
     EvictionWarningSettings,

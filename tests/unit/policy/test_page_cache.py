@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.page_cache.cap import PodCap, eased, has_room, lifted, looked, lowered, raised
 from koordebpf.policy.page_cache.settings import PageCacheSettings
 from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheState

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 import koordebpf.policy
-from koordebpf.policy.decide_tick import TickDecision
+from koordebpf.decision.decide_tick import TickDecision
 from koordebpf.policy.strategy import Decision
 
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.strategies import FEATURE_GATES, decide_strategies
+from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.node_files.schemata import format_part, parse_part, parse_schemata
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
 from koordebpf.policy.resctrl.masks import bandwidth, cache_mask
 from koordebpf.policy.resctrl.settings import ResctrlSettings
-from koordebpf.policy.strategies import FEATURE_GATES, decide_strategies
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.hooks.measured import PodDirectory

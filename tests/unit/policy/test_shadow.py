@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.what_if.lifetimes import Lifetimes
-from koordebpf.policy.what_if.regret import ActingEvictions, Happened, KubeletThreshold, Regret, available_bytes
-from koordebpf.policy.what_if.shadow import Shadows
-from koordebpf.policy.what_if.variant import Variant
-from koordebpf.policy.what_if.week import (
+from koordebpf.decision.what_if.lifetimes import Lifetimes
+from koordebpf.decision.what_if.regret import ActingEvictions, Happened, KubeletThreshold, Regret, available_bytes
+from koordebpf.decision.what_if.shadow import Shadows
+from koordebpf.decision.what_if.variant import Variant
+from koordebpf.decision.what_if.week import (
     DEFINITIONS,
     KEPT_DAYS,
     Lead,
@@ -21,7 +21,7 @@ from koordebpf.policy.what_if.week import (
     ShadowDay,
     ShadowWeek,
 )
-from koordebpf.policy.what_if.world import Eviction
+from koordebpf.decision.what_if.world import Eviction
 from koordebpf.state.measured import MemoryParts, NodeMeasure
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.played_node import Job, jobs_of, play

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.what_if.curve import StallCurve
+from koordebpf.decision.what_if.observed import Observer
+from koordebpf.decision.what_if.simulation import Outcome, Simulation
+from koordebpf.decision.what_if.variant import Variant
+from koordebpf.decision.what_if.world import World
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.rules import GuardLimits
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
-from koordebpf.policy.what_if.curve import StallCurve
-from koordebpf.policy.what_if.observed import Observer
-from koordebpf.policy.what_if.simulation import Outcome, Simulation
-from koordebpf.policy.what_if.variant import Variant
-from koordebpf.policy.what_if.world import World
 from koordebpf.state.pods.exemptions import ExemptionSettings
 from koordebpf.state.view import PastEviction, PendingRelease
 from koordebpf.units import MIB, NS_PER_S

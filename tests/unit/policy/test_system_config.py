@@ -9,19 +9,19 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.node_plan import decide_node
+from koordebpf.decision.strategies import FEATURE_GATES, decide_strategies, section_of
+from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
-from koordebpf.policy.node_plan import decide_node
 from koordebpf.policy.reconcile.demands import joined
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
-from koordebpf.policy.strategies import FEATURE_GATES, decide_strategies, section_of
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.system.rules import system_writes
 from koordebpf.policy.system.settings import SystemConfigSettings
 from koordebpf.policy.system.strategy import SYSTEM_CONFIG, SystemDecision
-from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.slo.spec import parse_spec
 from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import view_of_frame

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from koordebpf.decision.frames import decode_frame
+from koordebpf.decision.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame
-from koordebpf.policy.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.headline import headline, plain_words
 from koordebpf.state.build import view_of_frame

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
-from koordebpf.policy.node_plan import NodePlan, decide_node
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.pages.explain import explained

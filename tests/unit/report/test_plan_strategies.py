@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame
+from koordebpf.decision.node_plan import NodePlan, OtherDecision, decide_node
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.frames import decode_frame, encode_frame
-from koordebpf.policy.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.policy.proactive_reclaim.strategy import ReclaimState
 from koordebpf.policy.proactive_reclaim.trim import PodTrim
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.report.headline import headline
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff

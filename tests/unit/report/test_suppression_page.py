@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.decision.frames import decode_frame
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.frames import decode_frame
 from koordebpf.policy.suppress.explained import explained_suppression
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.pages.plan import plan_page

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from koordebpf.cli import _group
+from koordebpf.decision.what_if.week import DEFINITIONS
 from koordebpf.errors import ConfigError
-from koordebpf.policy.what_if.week import DEFINITIONS
 from koordebpf.report.incident.week_page import week_page
 from tests.support.values.weeks import week
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.agent.config.settings import named_gates
+from koordebpf.configuration.settings import named_gates
+from koordebpf.decision.strategies import FEATURE_GATES, OWN_GATES
 from koordebpf.errors import ConfigError
-from koordebpf.policy.strategies import FEATURE_GATES, OWN_GATES
 from koordebpf.slo import feature_gates
 from koordebpf.slo.feature_gates import KOORDLET_GATES
 

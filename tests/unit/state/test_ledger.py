@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.policy.decide import decide
-from koordebpf.policy.frames import decode_frame, encode_frame
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import LedgerView, NodeForecast, Party, PsiLine, StallShares, TimeTo
 from koordebpf.state.stalls.ledger import OTHERS, OWN_LIMIT, UNATTRIBUTED, Ledger, Usage, split

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.frames import decode_frame, encode_frame, frame_schema
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import (
     Container,
@@ -18,7 +19,6 @@ from koordebpf.kube.cache.objects import (
     ResourceRequirements,
     Volume,
 )
-from koordebpf.policy.frames import decode_frame, encode_frame, frame_schema
 from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import capacity_doubt, node_capacity_bytes, view_of_frame
 from koordebpf.state.cpu.measured import MissingDirectory

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from koordebpf.decision.what_if.week import KEPT_DAYS, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
 from koordebpf.errors import ConfigError
-from koordebpf.policy.what_if.week import KEPT_DAYS, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
 from koordebpf.store.shadow import kept_week as module
 from koordebpf.store.shadow.kept_week import WeekKeeper, read_week
 from tests.contract.apiserver import until

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import fields, replace
 
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.node_plan import NodePlan
 from koordebpf.policy.plan import Plan
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.v1 import types as v1

@@ -7,9 +7,9 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import PastEviction
 from koordebpf.state.what_if import Setting

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.history import NodeHistory
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import KernelFileError
 from koordebpf.kube.clients.protobuf import decode, encode
 from koordebpf.kube.plugins.connection import CallFailed

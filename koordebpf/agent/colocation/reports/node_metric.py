@@ -9,7 +9,7 @@ from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.agent.colocation.reports.node_metric_job import NodeMetricJob
-    from koordebpf.agent.context import NodeContext
+    from koordebpf.runner.context import NodeContext
     from koordebpf.state.prediction.values import ProdPrediction
 
 GATE: Final = "NodeMetricReport"

@@ -10,7 +10,6 @@ from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.act.topology.reporter import TopologyReporter
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.cluster_view import Known
     from koordebpf.collect.collector import Collector
     from koordebpf.collect.cpu.files import CpuManagerReader
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from koordebpf.collect.hardware.node_info import NodeInfoReader
     from koordebpf.kube.cache.kubelet_config import KubeletConfig
     from koordebpf.kube.http.transport import Transport
+    from koordebpf.runner.context import NodeContext
     from koordebpf.state.cpu.measured import CpuManager
     from koordebpf.state.node_info import NodeInfo
     from koordebpf.state.series.node import NodeSeries

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
-from koordebpf.agent.strategies.runner import StrategyRunner
+from koordebpf.decision.strategies import settings_of
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.block_io.strategy import BLOCK_IO, BlockIODecision
 from koordebpf.policy.block_io.writes import BlockWrite
-from koordebpf.policy.strategies import settings_of
 from koordebpf.report.pod_settings import PodLines, PodSetting
+from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.block_io.collector import BlockIOCollector
     from koordebpf.report.prom.qos.block_io import BlockIOMetrics
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger(__name__)
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
-from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
 from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
+from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.cpu_burst.measured import BurstMeasured
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.cpu_burst.collector import BurstCollector
     from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger(__name__)
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.memory_qos.writes import PodWrites, directory_writes, pod_writes
 from koordebpf.report.pod_settings import PodLines, PodSetting
+from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.memory_qos.view import memory_qos_view
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.memory.qos_directories import MemoryQosCollector
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger(__name__)
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import Metric
 
-from koordebpf.agent.strategies.runner import StrategyRunner
+from koordebpf.decision.strategies import settings_of
 from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision
-from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.pod_settings import PodLines, PodSetting
 from koordebpf.report.prom.qos.page_cache import PageCacheMetrics
+from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.page_cache import PageCacheMeasured
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.memory.page_cache import PageCacheCollector
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger(__name__)
 

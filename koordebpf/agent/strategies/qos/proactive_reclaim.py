@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from prometheus_client.core import Metric
 
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.agent.strategies.runner import StrategyRunner
+from koordebpf.decision.strategies import settings_of
 from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimDecision
 from koordebpf.policy.proactive_reclaim.trim import WHYS
-from koordebpf.policy.strategies import settings_of
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.pod_settings import PodLines, PodSetting
+from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.measured import Measured
 from koordebpf.state.proactive_reclaim import ReclaimMeasured
 from koordebpf.state.view import NodeView
@@ -24,10 +24,10 @@ from koordebpf.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
     from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
-    from koordebpf.agent.context import NodeContext
     from koordebpf.attribution.index import CgroupIndex
     from koordebpf.collect.proactive_reclaim import ReclaimCollector
     from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
+    from koordebpf.runner.context import NodeContext
 
 log = logging.getLogger(__name__)
 

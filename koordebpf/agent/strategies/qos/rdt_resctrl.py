@@ -10,18 +10,18 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from koordebpf.act.resctrl import GROUPS
-from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.resctrl.strategy import RDT_RESCTRL, ResctrlDecision
 from koordebpf.policy.strategy import GATE_OFF, Decision
+from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.resctrl.measured import ResctrlMeasured
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
     from koordebpf.act.resctrl.groups import ResctrlGroups
-    from koordebpf.agent.context import NodeContext
     from koordebpf.collect.resctrl.collector import ResctrlCollector
+    from koordebpf.runner.context import NodeContext
 
 
 class RdtResctrlRunner(StrategyRunner[ResctrlMeasured, ResctrlDecision]):

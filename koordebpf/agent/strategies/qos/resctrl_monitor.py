@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from koordebpf.agent.strategies.runner import Runner
 from koordebpf.clock import Due
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.prom.node import NodeMetrics
+from koordebpf.runner.runner import Runner
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
+    from koordebpf.runner.context import NodeContext
 
 GATE = "ResctrlCollector"
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from koordebpf.agent.strategies.runner import StrategyRunner
 from koordebpf.collect.cluster_view import Known
 from koordebpf.policy.system.strategy import SYSTEM_CONFIG, SystemDecision
+from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.state.view import NodeView
 
 if TYPE_CHECKING:
-    from koordebpf.agent.context import NodeContext
+    from koordebpf.runner.context import NodeContext
 
 
 class SystemConfigRunner(StrategyRunner[SystemMeasured, SystemDecision]):

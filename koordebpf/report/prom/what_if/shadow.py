@@ -7,7 +7,7 @@ from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from koordebpf.policy.what_if.week import ShadowDay
+from koordebpf.decision.what_if.week import ShadowDay
 
 _KINDS = ("same", "avoided", "needless", "in_time", "too_late")
 _OVER = {"acting": "over_acting", "kubelet": "over_kubelet", "oom_kill": "over_oom"}

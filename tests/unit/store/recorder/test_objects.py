@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.pod_keys import ANNOTATIONS
 from koordebpf.kube.cache.objects import (
     Container,
     ContainerStatus,
@@ -22,8 +24,6 @@ from koordebpf.kube.cache.objects import (
     ResourceRequirements,
     Volume,
 )
-from koordebpf.policy.decide_tick import decided_again
-from koordebpf.policy.pod_keys import ANNOTATIONS
 from koordebpf.store.recorder.objects import RecordedObjects
 from koordebpf.store.recorder.ring import RingFolder, Run
 from koordebpf.store.recorder.rounds import RoundEncoder

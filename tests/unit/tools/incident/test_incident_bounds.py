@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.decide_tick import decided_again, tick_view
+from koordebpf.decision.decide_tick import decided_again, tick_view
 from koordebpf.report.incident.values import DecisionShown
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.measured import LedgerRow, LedgerView, Party, PsiLine, StallParts

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.cli import _group
 from koordebpf.cli.reference.schemas import object_schema
+from koordebpf.decision.decide_tick import decided_again
 from koordebpf.errors import ConfigError
 from koordebpf.events.records import OomKill
 from koordebpf.kube.cache.objects import Container, ResourceRequirements
-from koordebpf.policy.decide_tick import decided_again
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.outcome import Result as Fate
 from koordebpf.store.frames import RecordedTick
@@ -116,7 +116,7 @@ def test_replay_under_an_agents_configuration(path: Path, tmp_path: Path) -> Non
     config.write_text(
         "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\nfeatureGates: {BEMemoryEvict: false}\n"
     )
-    from koordebpf.agent.config.file import API_VERSION
+    from koordebpf.configuration.file import API_VERSION
 
     config.write_text(config.read_text().replace("koordebpf.io/v1alpha1", API_VERSION))
     assert "2 decided otherwise" in run("replay", path, "--config", config).output

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from koordebpf.cli import _group
+from koordebpf.decision.what_if.shadow import Shadows
+from koordebpf.decision.what_if.variant import Variant
+from koordebpf.decision.what_if.week import DEFINITIONS, ShadowWeek
 from koordebpf.errors import ConfigError
-from koordebpf.policy.what_if.shadow import Shadows
-from koordebpf.policy.what_if.variant import Variant
-from koordebpf.policy.what_if.week import DEFINITIONS, ShadowWeek
 from koordebpf.tools.what_if.shadow_page import shadow_page
 from koordebpf.units import MIB
 from tests.support.values.played_node import jobs_of, play

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.what_if.simulation import Outcome, Recorded
+from koordebpf.decision.what_if.simulation import Outcome, Recorded
 from koordebpf.tools.what_if.page import simulation_page, validation_page
 from koordebpf.tools.what_if.simulate import Compared, Simulated, SimulationResult, Validation
 from koordebpf.units import GIB, MIB, NS_PER_S

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.policy.strategies import FEATURE_GATES, OWN_STRATEGIES
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import FEATURE_GATES, OWN_STRATEGIES
 
 Form = Literal["plain", "duration", "quantity"]
 

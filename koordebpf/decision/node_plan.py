@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.policy.dead_man import PlannedDeadMan
+from koordebpf.decision.dead_man import PlannedDeadMan
+from koordebpf.decision.strategies import OWN_STRATEGIES, StrategySettings, decide_strategies
+from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.policy.decide import arbitrate
 from koordebpf.policy.detect.stall_evict import stall_evict
 from koordebpf.policy.detect.verdict import Verdict
@@ -15,11 +17,9 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Plan, PodAction
 from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
-from koordebpf.policy.strategies import OWN_STRATEGIES, StrategySettings, decide_strategies
 from koordebpf.policy.strategy import GATE_OFF, Decision
 from koordebpf.policy.suppress.explained import ExplainedSuppression, explained_suppression
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.state.pods.exemptions import judged
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView

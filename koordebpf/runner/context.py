@@ -9,11 +9,11 @@ from pathlib import Path
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.config.settings import AgentConfig
-from koordebpf.agent.measuring import Measuring
 from koordebpf.clock import Due
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.runner.measuring import Measuring
 from koordebpf.store.sink import Event
 
 

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.what_if.lifetimes import Lifetimes
+from koordebpf.decision.what_if.observed import Observed
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.policy.decide_tick import TickDecision, decide_tick, tick_view
 from koordebpf.policy.evict.overdue import EvictedPods
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, after, settled
 from koordebpf.policy.plan import Candidate
-from koordebpf.policy.tick_frame import TickFrame
-from koordebpf.policy.what_if.lifetimes import Lifetimes
-from koordebpf.policy.what_if.observed import Observed
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.amount import CPU, MEMORY, USED
 from koordebpf.state.build import with_memory

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordebpf.policy.tick_frame import TickFrame
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.state.stalls.causes import is_latency_sensitive
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import NS_PER_S, NS_PER_US

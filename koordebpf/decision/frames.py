@@ -1,6 +1,6 @@
 """Frames and rounds on the wire: values from JSON, with errors that name the place, and schemas to check against. Pure.
 
-What was measured for one strategy is of a type that it alone knows: `policy.strategies.PARTS` has them.
+What was measured for one strategy is of a type that it alone knows: `decision.strategies.PARTS` has them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from koordebpf.decision.strategies import PARTS
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError, json_error, rule_and_place, type_error
-from koordebpf.policy.strategies import PARTS
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.measured import MeasuredParts
 from koordebpf.state.view import Frame
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 
-from koordebpf.agent.config.settings import AgentConfig
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.sources.base import Source
 from koordebpf.report.beside import Beside
 from koordebpf.state.pods.exemptions import asked_labels

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from koordebpf.decision.strategies import settings_of
 from koordebpf.errors import ConfigError
 from koordebpf.policy.katalyst.asked.killers import EXECUTORS, Killer, KillerSettings
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
-from koordebpf.policy.strategies import settings_of
 
 if TYPE_CHECKING:
-    from koordebpf.agent.config.settings import AgentConfig
+    from koordebpf.configuration.settings import AgentConfig
 
 SECTION = f"{KATALYST_EVICTION.section}.killers"
 _ASKING_THE_SERVER = frozenset({"api", "delete"})

@@ -12,17 +12,17 @@ from msgspec.structs import replace
 
 from koordebpf.act.eviction_hooks.settings import EvictionHookSettings
 from koordebpf.act.writer.settings import WriterSettings
+from koordebpf.decision.dead_man import DeadManSettings
+from koordebpf.decision.strategies import FEATURE_GATES, JOB_GATES, OWN_GATES, QOS_GATES, StrategySettings
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
-from koordebpf.policy.dead_man import DeadManSettings
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.policy.strategies import FEATURE_GATES, JOB_GATES, OWN_GATES, QOS_GATES, StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.wake import WakeSettings
 from koordebpf.policy.taint import NodeMarkSettings

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from koordebpf.policy.decide_tick import TickDecision
-from koordebpf.policy.tick_frame import TickFrame
-from koordebpf.policy.what_if.lifetimes import Lifetimes
-from koordebpf.policy.what_if.observed import Observed, Observer
-from koordebpf.policy.what_if.regret import ActingEvictions, Happened, KubeletThreshold, Regret
-from koordebpf.policy.what_if.variant import Variant
-from koordebpf.policy.what_if.week import NodeCounts, ShadowCounts, ShadowDay
-from koordebpf.policy.what_if.world import World
+from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.what_if.lifetimes import Lifetimes
+from koordebpf.decision.what_if.observed import Observed, Observer
+from koordebpf.decision.what_if.regret import ActingEvictions, Happened, KubeletThreshold, Regret
+from koordebpf.decision.what_if.variant import Variant
+from koordebpf.decision.what_if.week import NodeCounts, ShadowCounts, ShadowDay
+from koordebpf.decision.what_if.world import World
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.slo.strategies.threshold_rules import memory_evict_problem
 from koordebpf.state.build import strategy_of_frame

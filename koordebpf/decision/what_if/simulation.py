@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import tick_view
+from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.what_if.curve import StallCurve
+from koordebpf.decision.what_if.lifetimes import Lifetimes
+from koordebpf.decision.what_if.observed import Observed, Observer
+from koordebpf.decision.what_if.variant import Variant
+from koordebpf.decision.what_if.world import HELD_NS, RELEASE_NS, Eviction, Step, World
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.policy.decide_tick import tick_view
-from koordebpf.policy.tick_frame import TickFrame
-from koordebpf.policy.what_if.curve import StallCurve
-from koordebpf.policy.what_if.lifetimes import Lifetimes
-from koordebpf.policy.what_if.observed import Observed, Observer
-from koordebpf.policy.what_if.variant import Variant
-from koordebpf.policy.what_if.world import HELD_NS, RELEASE_NS, Eviction, Step, World
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.policy.decide import decide
 from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.detect.verdict import Verdict
@@ -18,7 +19,6 @@ from koordebpf.policy.evict.features import MEMORY_FEATURES
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.guards.rules import screen
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import Budget

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.policy.what_if.week import NEAR_S, Lead, ShadowCounts
-from koordebpf.policy.what_if.world import Eviction
+from koordebpf.decision.what_if.week import NEAR_S, Lead, ShadowCounts
+from koordebpf.decision.what_if.world import Eviction
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.units import NS_PER_S
 

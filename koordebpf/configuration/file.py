@@ -15,8 +15,8 @@ import durationpy
 import msgspec
 import yaml
 
-from koordebpf.agent.config.schema import TYPED, Setting, settings
-from koordebpf.agent.config.settings import AgentConfig
+from koordebpf.configuration.schema import TYPED, Setting, settings
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.manifest import parse_documents
 from koordebpf.kube.sources.positions import position

@@ -8,15 +8,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.agent.config.file import API_VERSION, KIND, read_config
-from koordebpf.agent.config.settings import with_values
+from koordebpf.configuration.file import API_VERSION, KIND, read_config
+from koordebpf.configuration.settings import with_values
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.what_if.variant import Variant
 from koordebpf.errors import ConfigError
-from koordebpf.policy.tick_frame import TickFrame, TickSettings
-from koordebpf.policy.what_if.variant import Variant
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import parse_field
+from koordebpf.store.shadow.settings import ShadowSettings
 
 _SECTIONS = ("eviction", "guards", "strategies", "suppress")  # those that decide, but for what a NodeSLO says
 _GATES = "featureGates"
@@ -77,3 +78,18 @@ def _put(document: dict[str, Any], path: list[str], value: Any) -> None:
         if not isinstance(below, dict):
             raise ConfigError(".".join(path), value, f"{each} has a value already")
     below[name] = value
+
+
+def shadow_variants(settings: ShadowSettings) -> list[Variant]:
+    """Return the configurations of shadow mode.
+
+    Raises:  ConfigError: two have one name, or a setting is none or has another type.
+    """
+    names = [each.name for each in settings.configurations]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("shadow.configurations", name, "must be the name of one")
+    return [
+        checked_variant(each.name, each.settings, f"shadow.configurations.{each.name}")
+        for each in settings.configurations
+    ]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from koordebpf.attribution.static_pods import CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION
+from koordebpf.decision.strategies import settings_of
+from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.policy.hooks.core_sched import GROUP_LABEL, POLICY_LABEL
 from koordebpf.policy.hooks.group_identity import CPU_QOS_ANNOTATION
 from koordebpf.policy.hooks.oom_score_adj import OOM_SCORE_ADJ_ANNOTATION, OOM_SCORE_ADJ_SPEC_ANNOTATION
@@ -16,8 +18,6 @@ from koordebpf.policy.katalyst.plugins.network import NIC_SELECTION_RESULT
 from koordebpf.policy.katalyst.plugins.reclaimed_numa import NUMA_BIND_RESULT
 from koordebpf.policy.katalyst.pods import CONFIG_SOURCE_ANNOTATION
 from koordebpf.policy.katalyst.settings import KatalystSettings
-from koordebpf.policy.strategies import settings_of
-from koordebpf.policy.tick_frame import TickSettings
 from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
 from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
 from koordebpf.slo.pods.cpu_burst import CPU_BURST_ANNOTATION

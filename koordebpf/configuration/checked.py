@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordebpf.act.eviction_hooks.settings import check_eviction_hooks
-from koordebpf.agent.config.file import ConfigProblems, file_value, placed, read_config, value_at
-from koordebpf.agent.config.killers import check_killers
-from koordebpf.agent.config.schema import settings
-from koordebpf.agent.config.settings import AgentConfig, defaults_for, with_values
-from koordebpf.agent.shadow.open import shadow_variants
+from koordebpf.configuration.file import ConfigProblems, file_value, placed, read_config, value_at
+from koordebpf.configuration.killers import check_killers
+from koordebpf.configuration.schema import settings
+from koordebpf.configuration.settings import AgentConfig, defaults_for, with_values
+from koordebpf.configuration.variant import shadow_variants
+from koordebpf.decision.strategies import HOOK_GATES, JOB_GATES, OWN_GATES
 from koordebpf.errors import ConfigError
-from koordebpf.policy.strategies import HOOK_GATES, JOB_GATES, OWN_GATES
 from koordebpf.state.pods.namespaces import as_written, check_namespaces
 from koordebpf.units import format_ns
 

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from koordebpf.decision.strategies import StrategySettings
 from koordebpf.policy.evict.overdue import EvictedPods
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.policy.ladder.escalation import LadderMemory
-from koordebpf.policy.strategies import StrategySettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import Frame

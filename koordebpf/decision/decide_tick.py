@@ -8,6 +8,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.decision.strategies import decide_strategies
+from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.policy.decide import arbitrate, decide
 from koordebpf.policy.detect import be_memory_evict
 from koordebpf.policy.evict.all_features import RESOURCE_OF
@@ -18,11 +20,9 @@ from koordebpf.policy.guards.rules import Screening, closed_guards, screen, vict
 from koordebpf.policy.ladder.climb import LadderStep
 from koordebpf.policy.ladder.escalation import LadderMemory, escalate
 from koordebpf.policy.plan import Plan
-from koordebpf.policy.strategies import decide_strategies
 from koordebpf.policy.strategy import Decision
 from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS, SuppressDecision
-from koordebpf.policy.tick_frame import TickFrame
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.pods.exemptions import judged

@@ -1,1 +1,0 @@
-"""The agent's own settings: the value, the file, and the schema of every key."""

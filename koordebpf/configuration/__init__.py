@@ -1,0 +1,1 @@
+"""An agent's configuration: its settings, the file they are written in, and what must not contradict."""
