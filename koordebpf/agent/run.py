@@ -29,6 +29,7 @@ from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
+from koordebpf.agent.runners import open_runners
 from koordebpf.agent.serving import node_name, open_metrics, series_metrics, serve_reports
 from koordebpf.agent.shadow.open import NO_SHADOW, open_shadow
 from koordebpf.agent.sinks import Sinks, open_sinks
@@ -36,7 +37,6 @@ from koordebpf.agent.strategies.hooks import hooks_of
 from koordebpf.agent.strategies.ladder import Ladder, open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.runners import open_runners
 from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking

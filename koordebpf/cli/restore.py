@@ -12,8 +12,6 @@ from koordebpf.act.evict.unfinished_kill import frozen_by
 from koordebpf.act.hooks import COOKIES, SCORES
 from koordebpf.act.hooks.core_cookies import CoreCookies
 from koordebpf.act.hooks.oom_scores import OomScores
-from koordebpf.act.resctrl import GROUPS
-from koordebpf.act.resctrl.groups import ResctrlGroups
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places
@@ -22,12 +20,14 @@ from koordebpf.agent.lifecycle.handover import forget_kept, is_succeeded
 from koordebpf.agent.lifecycle.node_lock import is_held
 from koordebpf.cli.echo import echo
 from koordebpf.cli.inputs import run_dir_option
-from koordebpf.collect.resctrl.collector import RESCTRL
 from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.cgroup.freezer import thaw
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
 from koordebpf.kernel.io.degraded import reason_of
 from koordebpf.store.wal import IN_FLIGHT_PATH, read_in_flight
+from koordebpf.strategies.resctrl.groups import ResctrlGroups
+from koordebpf.strategies.resctrl.measure import RESCTRL
+from koordebpf.strategies.resctrl.values import GROUPS
 
 _MOST_SHOWN = 200  # characters. Why: a list of CPUs, or a device's limits, fit into that
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from koordebpf.policy.block_io.strategy import BLOCK_IO
-from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
-from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
-from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS
-from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM
-from koordebpf.policy.resctrl.strategy import RDT_RESCTRL
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
-from koordebpf.policy.system.strategy import SYSTEM_CONFIG
 from koordebpf.slo.feature_gates import KOORDLET_GATES
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.block_io.decide import BLOCK_IO
+from koordebpf.strategies.cpu_burst.decide import CPU_BURST
+from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
+from koordebpf.strategies.page_cache.decide import BE_PAGE_CACHE_SUPPRESS
+from koordebpf.strategies.proactive_reclaim.decide import PROACTIVE_RECLAIM
+from koordebpf.strategies.resctrl.decide import RDT_RESCTRL
+from koordebpf.strategies.system_config.decide import SYSTEM_CONFIG
 
 # A demand of an earlier one is met first, and what its victims release counts for the later ones. The eviction ladder
 # is none of them: it comes after the arbiter, between the plan and its eviction (policy/ladder/escalation.py).

@@ -6,7 +6,7 @@ Its gate, settings, state, place in the plan, metrics, audit and files come from
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -98,6 +98,9 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     `state`             a type with a default for each field.
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
     `reads_eviction`    it is given section `eviction`, too: it chooses pods that those settings may protect.
+    `annotations`       of pods, that its decision reads by their own names; `labels` the same. Recordings keep them.
+    `record`            a file in the agent's folder: what it has changed beside cgroup files. Where an agent that was
+                        killed has left it, its runner is opened to put that back, with the gate off, too.
     `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known. A round that it asks
                         for measures them; where they cannot be measured then, it is asked as soon as they are.
     """
@@ -113,6 +116,9 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     needs_cpu: bool = False
     reads_eviction: bool = False
     section: str | None = None
+    annotations: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()
+    record: str | None = None
 
     def is_asked(self, feature_gates: Mapping[str, bool]) -> bool:
         """Tell whether it decides: its gate is on, or it reads the gate itself."""
@@ -122,6 +128,15 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     def part(self) -> str:
         """As the class says."""
         return self.name
+
+    def annotations_named(self, settings: C) -> Iterable[str]:
+        """Return the keys of pods' annotations that these settings let it read, beside `annotations`."""
+        return ()
+
+    @property
+    def run_module(self) -> str:
+        """The module beside its own whose `open_runner` returns its runner; there is none where it needs none."""
+        return f"{type(self).__module__.rpartition('.')[0]}.run"
 
     @abc.abstractmethod
     def decide(self, view: NodeView, measured: M | None, state: S, settings: C) -> Decision[S]:

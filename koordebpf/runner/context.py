@@ -6,15 +6,22 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.clock import Due
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import settings_of
 from koordebpf.kernel.io.loop import Loop
+from koordebpf.policy.strategy import Strategy
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.runner.measuring import Measuring
 from koordebpf.store.sink import Event
+
+C = TypeVar("C", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +64,11 @@ class NodeContext:
     def is_one_frame(self) -> bool:
         """Whether nothing but a frame is made of what is measured."""
         return self.other_folder is not None
+
+    def settings_of(self, strategy: Strategy[Any, Any, C]) -> C:
+        """Return a strategy's section of the configuration."""
+        settings: C = settings_of(strategy, self.config)
+        return settings
 
     def due(self, period_ns: int) -> Due:
         """Return when a collector of this period measures: for a frame of one moment whenever it is asked."""

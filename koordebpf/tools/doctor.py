@@ -27,9 +27,9 @@ from koordebpf.kernel.host.machine import host_facts
 from koordebpf.kernel.host.support import host_line, support_of_files
 from koordebpf.kernel.node_files.strategy_files import support_of_strategies
 from koordebpf.kernel.signals.interface import SUMS_ONLY_NS, BackendName, SignalSource
-from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of
+from koordebpf.strategies.cpu_burst.decide import CPU_BURST
 from koordebpf.tools.doctor_eviction_hooks import eviction_hook_sources
 from koordebpf.tools.doctor_katalyst import katalyst_sources
 from koordebpf.tools.doctor_nri import nri_sources

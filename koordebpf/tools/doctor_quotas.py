@@ -18,7 +18,7 @@ from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.report.http.local_socket import agent_socket, asked
 from koordebpf.report.known import KnownObjects
-from koordebpf.state.cpu_burst.above_limit import is_above_limit, written_limits
+from koordebpf.strategies.cpu_burst.values import is_above_limit, written_limits
 from koordebpf.tools.pod_explain import known_originals
 
 _SIGNAL = "CPU quotas"

@@ -10,7 +10,7 @@ from koordebpf.attribution.paths import place_of_path
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.io.text_file import read_kernel_file
-from koordebpf.policy.memory_qos.protection import ProtectedLevel, in_effect
+from koordebpf.strategies.memory_qos.decide import ProtectedLevel, in_effect
 
 
 def protection_in_effect(places: Places, path: str, file: CgroupFile) -> int | None:

@@ -11,14 +11,13 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.policy.memory_qos.settings import MemoryQosSettings
-from koordebpf.policy.memory_qos.strategy import MEMORY_QOS, MemoryQosDecision
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.measured import Measured, NodeMeasure
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.strategies.memory_qos.decide import MEMORY_QOS, MemoryQosDecision
+from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, MemoryQosSettings
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import figure
 from tests.bench.report import Report

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.memory.page_cache import PageCacheCollector
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy, walk
 from koordebpf.kube.cache.objects import ClusterState, Pod
-from koordebpf.policy.page_cache.settings import PageCacheSettings
+from koordebpf.strategies.page_cache.measure import PageCacheCollector
+from koordebpf.strategies.page_cache.values import PageCacheSettings
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import at_least, at_most, figure, percentile
 from tests.bench.page_cache_seconds import Seconds, back_at_s, harmed_at_s, lines

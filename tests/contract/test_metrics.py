@@ -24,7 +24,6 @@ from koordebpf.act.eviction_hooks.ran import Ran
 from koordebpf.act.eviction_hooks.runner import EvictionHooks
 from koordebpf.act.eviction_hooks.settings import WebhookHook
 from koordebpf.act.writer.change import WriteResult
-from koordebpf.agent.strategies.qos.memory_qos import MemoryQosRunner
 from koordebpf.decision.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
@@ -33,7 +32,6 @@ from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.foresight import EvictionWarningSettings
-from koordebpf.policy.memory_qos.strategy import MemoryQosDecision
 from koordebpf.policy.strategy import Empty
 from koordebpf.report.eviction_hooks import EvictionHookSink
 from koordebpf.report.foresight import ForesightSink
@@ -50,13 +48,15 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuMeasured, CpuTopology, CpuView
 from koordebpf.state.measured import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.stalls.ledger import Charge
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.recorder import RecorderCounts
 from koordebpf.store.recorder.values import Pace
+from koordebpf.strategies.memory_qos.decide import MemoryQosDecision
+from koordebpf.strategies.memory_qos.run import MemoryQosRunner
+from koordebpf.strategies.resctrl.values import MonitoredDomain
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod
 

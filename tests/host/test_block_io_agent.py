@@ -14,7 +14,7 @@ import pytest
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.tables import Table
-from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
+from koordebpf.strategies.block_io.values import BLKIO_QOS_ANNOTATION
 from koordebpf.units import MIB
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent, left_in

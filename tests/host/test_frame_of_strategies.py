@@ -87,7 +87,8 @@ def test_what_cannot_be_measured_is_named_and_the_rest_is_there(
     def refused(node: NodeContext) -> None:
         raise SupportError(f"resctrl beside {node.other_folder}", "there is none", "Use another CPU.")
 
-    monkeypatch.setattr(module, "RUNNERS", (refused, *module.RUNNERS))
+    openers = module.openers
+    monkeypatch.setattr(module, "openers", lambda node: [refused, *openers(node)])
     node.add_pod("web", be=False)
     source = FileSource([node.write_manifest(tmp_path / "pods.json")])
     scope = open_scope(find_memory_hierarchy(), node.path, None)

@@ -13,14 +13,13 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_controllers
-from koordebpf.policy.memory_qos.settings import MemoryQosSettings
-from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.measured import Measured, NodeMeasure
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
+from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, MemoryQosSettings
 from tests.bench.figure import percentile
 from tests.bench.report import pair_count
 from tests.conftest import OTHER_MACHINE

@@ -20,13 +20,12 @@ import pytest
 
 from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.agent.strategies.qos.proactive_reclaim import ReclaimRunner
-from koordebpf.collect.proactive_reclaim import _TAKES_SWAPPINESS, _release
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, ReclaimOrder, ReclaimState
-from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.strategies.proactive_reclaim.decide import ReclaimDecision, ReclaimOrder, ReclaimState
+from koordebpf.strategies.proactive_reclaim.measure import _TAKES_SWAPPINESS, _release
+from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics, ReclaimRunner
+from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
 from tests.host.fake_mount import mounted

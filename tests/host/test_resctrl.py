@@ -17,26 +17,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from koordebpf.act.resctrl import GROUPS
-from koordebpf.act.resctrl.groups import ResctrlGroups, recorded_groups
+
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.strategies.qos.resctrl_monitor import ResctrlMonitor
 from koordebpf.attribution.owner import Owner, OwnerKind
-from koordebpf.collect.resctrl.collector import ResctrlCollector
-from koordebpf.collect.resctrl.monitoring import read_monitoring
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
-from koordebpf.policy.resctrl.rules import Members
 from koordebpf.report.prom.node import NodeMetrics
 from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, MonitoredDomain, PodTasks
+from koordebpf.strategies.resctrl.decide import Members
+from koordebpf.strategies.resctrl.groups import ResctrlGroups, recorded_groups
+from koordebpf.strategies.resctrl.measure import ResctrlCollector, read_monitoring
+from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
+from koordebpf.strategies.resctrl.values import BandwidthInfo, CacheInfo, MonitoredDomain, PodTasks
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from koordebpf.act.resctrl import GROUPS
 
 from koordebpf.act.hooks.task_record import TaskRecord
-from koordebpf.act.resctrl import GROUPS
-from koordebpf.act.resctrl.groups import ResctrlGroups
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
@@ -26,7 +25,8 @@ from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.policy.resctrl.rules import Members
+from koordebpf.strategies.resctrl.decide import Members
+from koordebpf.strategies.resctrl.groups import ResctrlGroups
 from koordebpf.units import NS_PER_S
 from tests.host.fake_mount import mounted
 from tests.host.one_file import ERRORS, Faults, OneFile, Vanishing

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
+from koordebpf.strategies.cpu_burst.measure import ThrottleWatch
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.rigs.burst_pod_node import QUOTA, BurstPodNode

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.policy.block_io.settings import BlockIOSettings
-from koordebpf.policy.block_io.writes import wanted
 from koordebpf.policy.reconcile.values import CgroupWrite
-from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
-from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.pods.facts import facts_of_pods
+from koordebpf.strategies.block_io.decide import wanted
+from koordebpf.strategies.block_io.values import BLKIO_QOS_ANNOTATION, BlockIOSettings, block_io_view
 from tests.support.values.block_io import block, measured, pod_object, qos
 
 FIELDS = ("readBPS", "writeBPS", "readIOPS", "writeIOPS", "ioWeightPercent", "readLatency", "modelReadBPS", "other")

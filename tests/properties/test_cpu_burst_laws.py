@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.cpu_burst.settings import BurstSettings
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
+from koordebpf.strategies.cpu_burst.values import BurstSettings
 from tests.support.values.cpu_burst import AUTO, CPU, ONE, POD, TWO, BurstNode, container, pod, web
 
 QUOTA, BURST = CgroupFile.CPU_QUOTA, CgroupFile.CPU_BURST

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.memory_qos.strategy import WantedOfNode
-from koordebpf.policy.memory_qos.values import MemoryQosRules
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
 from koordebpf.state.hooks.measured import PodDirectory
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured, MemoryQosView
-from koordebpf.state.memory_qos.pods import MemoryPod
+from koordebpf.strategies.memory_qos.decide import WantedOfNode
+from koordebpf.strategies.memory_qos.values import MemoryPod, MemoryQosMeasured, MemoryQosRules, MemoryQosView
 from koordebpf.units import PAGE_BYTES
 from tests.support.values.memory_qos import memory_pod_of, memory_qos
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koordebpf.collect.resctrl.collector import ResctrlCollector
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy, find_perf_event_mount
 from koordebpf.kernel.host.block_devices import whole_disks
 from koordebpf.kernel.host.filesystem import filesystem_of
 from koordebpf.kernel.host.overlays import overlays
 from koordebpf.kernel.proc.mounts import read_mounts
+from koordebpf.strategies.resctrl.measure import ResctrlCollector
 from tests.support.values.sub_paths import SUB_PATHS
 
 READ = (b"cgroup", b"cgroup2", b"overlay", b"resctrl")

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.page_cache.settings import PageCacheSettings
-from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheState
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
+from koordebpf.strategies.page_cache.decide import BE_PAGE_CACHE_SUPPRESS, PageCacheState
+from koordebpf.strategies.page_cache.values import CachePod, PageCacheMeasured, PageCacheSettings, SensitivePod
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from koordebpf.kube.cache.objects import Container, ResourceRequirements
 from koordebpf.policy.decide import decide
-from koordebpf.policy.memory_qos.strategy import WantedOfNode
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.hooks.pods import hook_pod
-from koordebpf.state.memory_qos.pods import memory_pod
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.memory_qos.decide import WantedOfNode
+from koordebpf.strategies.memory_qos.values import memory_pod
 from tests.properties.test_cpu_features import nodes
 from tests.properties.test_memory_features import frames
 from tests.properties.test_memory_qos_laws import RULES, view_of

@@ -9,10 +9,10 @@ from prometheus_client.core import Metric
 
 from koordebpf.report.prom.colocation.node_metric import NodeMetricNow, sending_families
 from koordebpf.report.prom.colocation.topology import topology_families
-from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
 from koordebpf.report.prom.qos.dead_man import DeadManMetrics
-from koordebpf.report.prom.qos.page_cache import PageCacheMetrics
-from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
+from koordebpf.strategies.cpu_burst.run import CpuBurstMetrics
+from koordebpf.strategies.page_cache.run import PageCacheMetrics
+from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics
 from tests.rules.offenders import report
 from tests.rules.pages import DOCS, ROOT, name_of, rows
 from tests.support.values.cpu_burst import BurstNode, container, pod

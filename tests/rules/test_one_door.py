@@ -13,7 +13,7 @@ THE_DOOR = "kernel/io/text_file.py"
 # The kernel's files that others write keep no value that would have to be restored.
 _KERNEL = {
     "kernel/proc/psi.py": "a trigger, which ends with its descriptor",
-    "act/resctrl/groups.py": "tasks of resctrl groups; a group is recorded first, and removed with all of them",
+    "strategies/resctrl/groups.py": "tasks of resctrl groups; a group is recorded first, and removed with all of them",
     "kernel/cgroup/reclaim.py": "memory.reclaim, an order that leaves no value; each one is audited as a write",
     "kernel/cgroup/freezer.py": "a kill's freeze and lifted limits, in the write-ahead log before; a successor ends it",
     "kernel/host/cpu_support.py": "opened and closed again, to tell whether it could be written",

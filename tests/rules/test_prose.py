@@ -10,6 +10,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from koordebpf.decision.strategies import STRATEGIES, section_of
 from tests.rules.offenders import report
 from tests.rules.pages import FILES, ROOT
 
@@ -25,6 +26,7 @@ NO_MODULES = {
     "koordebpf.io": "the domain of our labels",
     "report.listen": "a key of the configuration file",
     "slo.koordinator.sh": "an API group",
+    **{path: "a section of the configuration file" for each in STRATEGIES if (path := section_of(each))},
 }
 _EXAMPLES = {"tests/golden", "tests/rules/test_prose.py"}
 

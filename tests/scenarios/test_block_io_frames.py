@@ -13,9 +13,9 @@ from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import Frame
+from koordebpf.strategies.block_io.values import BlockIOMeasured
 from tests.support.values.block_io import block, measured, pod_object, qos
 from tests.support.values.cpu_nodes import cpu_frame
 

@@ -12,15 +12,14 @@ from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeStatus, ObjectMeta, Pod
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.memory_qos.settings import MemoryQosSettings
-from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
 from koordebpf.policy.strategy import Empty
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.measured import MeasuredParts
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured, Protection
 from koordebpf.state.view import Frame
+from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
+from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, MemoryQosSettings, Protection
 from tests.support.values.cpu_nodes import cpu_frame
 from tests.support.values.hooks import batch_pod_object
 from tests.support.values.memory_qos import GIB, V1, V2, memory, memory_qos

@@ -12,28 +12,25 @@ import msgspec
 from koordebpf.decision.decide_tick import tick_view
 from koordebpf.decision.strategies import PARTS, STRATEGIES, settings_of
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.policy.block_io.strategy import BLOCK_IO
-from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.katalyst.inner import INNER, choose_inside, look_inside
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
-from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
-from koordebpf.state.block_io.measured import BlockIOView
-from koordebpf.state.block_io.view import block_io_view
-from koordebpf.state.cpu_burst.measured import BurstView
-from koordebpf.state.cpu_burst.view import burst_view
 from koordebpf.state.hooks.measured import HookView
 from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import Measured
-from koordebpf.state.memory_qos.measured import MemoryQosView
-from koordebpf.state.memory_qos.view import memory_qos_view
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.view import NodeView, PodView
+from koordebpf.strategies.block_io.decide import BLOCK_IO
+from koordebpf.strategies.block_io.values import BlockIOView, block_io_view
+from koordebpf.strategies.cpu_burst.decide import CPU_BURST
+from koordebpf.strategies.cpu_burst.values import BurstView, burst_view
+from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
+from koordebpf.strategies.memory_qos.values import MemoryQosView, memory_qos_view
 
 _NOT_MEASURED = (PodFacts, PodTerms, PluginAnswer)  # what pods ask for, and what a decision makes
 _OF_OBJECTS = frozenset({"annotations", "labels", "own", "problems"})  # as a pod or NodeSLO has them

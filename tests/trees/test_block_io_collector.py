@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.block_io.collector import BlockIOCollector
 from koordebpf.collect.cluster_view import Known
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kube.cache.objects import ClusterState, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus
-from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
-from koordebpf.state.block_io.measured import BlockIOMeasured
+from koordebpf.strategies.block_io.measure import BlockIOCollector
+from koordebpf.strategies.block_io.values import BLKIO_QOS_ANNOTATION, BlockIOMeasured
 from koordebpf.units import NS_PER_S
 from tests.support.values.block_io import block
 

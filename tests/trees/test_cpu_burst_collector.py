@@ -8,10 +8,10 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.cpu_burst.collector import BurstCollector
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kube.cache.objects import ClusterState, ContainerStatus, ObjectMeta, Pod, PodStatus
-from koordebpf.state.cpu_burst.measured import BurstContainer
+from koordebpf.strategies.cpu_burst.measure import BurstCollector
+from koordebpf.strategies.cpu_burst.values import BurstContainer
 from koordebpf.units import NS_PER_MS
 
 ID = "c" * 64

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.memory.qos_directories import MemoryQosCollector
 from koordebpf.errors import KernelFileError
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured, Protection
+from koordebpf.strategies.memory_qos.measure import MemoryQosCollector
+from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, Protection
 from koordebpf.units import NS_PER_S
 from tests.trees.test_hook_collector import MAIN, Node
 

@@ -10,10 +10,10 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.memory.page_cache import PageCacheCollector
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
-from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
+from koordebpf.strategies.page_cache.measure import PageCacheCollector
+from koordebpf.strategies.page_cache.values import CachePod, PageCacheMeasured, SensitivePod
 from koordebpf.units import MIB, NS_PER_S
 
 V2 = f"""\

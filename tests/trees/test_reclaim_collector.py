@@ -10,11 +10,11 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.proactive_reclaim import ReclaimCollector
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.zram import zram_use
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
-from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.strategies.proactive_reclaim.measure import ReclaimCollector
+from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured
 from koordebpf.units import MIB, NS_PER_S
 
 STAT = """\

@@ -7,10 +7,10 @@ import pytest
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cpu.files import CpuManagerReader
 from koordebpf.collect.frame import frame_of
-from koordebpf.collect.resctrl.collector import ResctrlCollector
 from koordebpf.kube.cache.objects import ClusterState, Namespace, ObjectMeta
 from koordebpf.state.measured import Measured, NodeMeasure
-from koordebpf.state.resctrl.measured import CLASSES, PodTasks
+from koordebpf.strategies.resctrl.measure import ResctrlCollector
+from koordebpf.strategies.resctrl.values import CLASSES, PodTasks
 from tests.unit.attribution.test_index import pod, walked
 
 GROUP, OTHER = list(CLASSES)[:2]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from koordebpf.collect.resctrl.monitoring import read_monitoring
-from koordebpf.state.resctrl.measured import CLASSES, MonitoredDomain
+from koordebpf.strategies.resctrl.measure import read_monitoring
+from koordebpf.strategies.resctrl.values import CLASSES, MonitoredDomain
 
 GROUP, OTHER = list(CLASSES)[:2]
 

@@ -8,12 +8,10 @@ from koordebpf.agent.katalyst.open import needs_cnr
 from koordebpf.agent.victims import may_be_victim
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.pod_keys import read_by_name
-from koordebpf.decision.strategies import settings_of
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import Source
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.kube.sources.merged import MergedSource
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.state.pods.exemptions import asked_labels
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def open_source(config: AgentConfig) -> Source:
         return FileSource(config.files)
     if not config.node_name:
         raise ConfigError("--node-name", NOT_GIVEN, f"source {config.source} needs this node's name")
-    keys = read_by_name(settings_of(KATALYST_EVICTION, config))
+    keys = read_by_name(config)
     if config.source == "api":
         from koordebpf.kube.http.transport import open_cluster
         from koordebpf.kube.sources.api import ApiSource, Wanted

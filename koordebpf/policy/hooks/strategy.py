@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from koordebpf.policy.hooks.core_sched import GROUP_LABEL, POLICY_LABEL
+from koordebpf.policy.hooks.group_identity import CPU_QOS_ANNOTATION
+from koordebpf.policy.hooks.oom_score_adj import OOM_SCORE_ADJ_ANNOTATION, OOM_SCORE_ADJ_SPEC_ANNOTATION
 from koordebpf.policy.hooks.settings import HookSettings
 from koordebpf.policy.hooks.values import (
     BATCH_RESOURCE,
@@ -35,6 +38,8 @@ class RuntimeHook(Strategy[HooksMeasured, Empty, HookSettings]):
     measured = HooksMeasured
     settings = HookSettings
     state = Empty
+    annotations = frozenset({CPU_QOS_ANNOTATION, OOM_SCORE_ADJ_ANNOTATION, OOM_SCORE_ADJ_SPEC_ANNOTATION})
+    labels = frozenset({GROUP_LABEL, POLICY_LABEL})
 
     def __init__(self, name: str, gate: str, summary: str) -> None:
         self.name = name

@@ -27,11 +27,14 @@ from koordebpf.policy.katalyst.clocks import LastMet, MetSince, last_met, met_si
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, problem_text, typed_states
 from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.pods import KatalystPod, candidates, katalyst_pods
+from koordebpf.policy.katalyst.plugins.network import NIC_SELECTION_RESULT
+from koordebpf.policy.katalyst.plugins.reclaimed_numa import NUMA_BIND_RESULT
+from koordebpf.policy.katalyst.pods import CONFIG_SOURCE_ANNOTATION, KatalystPod, candidates, katalyst_pods
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
 from koordebpf.policy.plan import Candidate, Holding
 from koordebpf.policy.strategy import Decision, Demand, Ranking, Strategy
+from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.amount import MEMORY, Dimension, Resource, Unit
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import KatalystMeasured
@@ -100,6 +103,20 @@ class KatalystEviction(Strategy[KatalystMeasured, ManagerState, KatalystSettings
     state = ManagerState
     section = "eviction.katalyst"
     reads_eviction = True
+    annotations = frozenset(
+        {
+            CONFIG_SOURCE_ANNOTATION,
+            MEMORY_ENHANCEMENT,
+            NIC_SELECTION_RESULT,
+            NUMA_BIND_RESULT,
+            QOS_LEVEL,
+            SOFT_NOTICE,
+        }
+    )
+
+    def annotations_named(self, settings: KatalystSettings) -> Iterable[str]:
+        """As `Strategy.annotations_named`."""
+        return {*settings.skip.annotations}.union(*settings.qos.by_level().values())
 
     def decide(
         self,

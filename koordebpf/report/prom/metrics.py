@@ -11,7 +11,6 @@ from prometheus_client.registry import Collector
 from koordebpf import __version__
 from koordebpf.kernel.io.worker import thread_errors
 from koordebpf.report.prom.bounded import by_label
-from koordebpf.report.prom.colocation.resctrl import koordlet_resctrl_families
 from koordebpf.report.prom.decision import DecisionMetrics
 from koordebpf.report.prom.indicators import IndicatorMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
@@ -50,6 +49,11 @@ class AgentMetrics(Collector):
         self.ticks = 0
         self.failed_ticks = 0
 
+    @property
+    def koordlet_node(self) -> str | None:
+        """The Node's name in koordlet's metrics; None: they are not shown."""
+        return self._koordlet.node if self._koordlet is not None else None
+
     def take(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node and its pods."""
         self.node.take(view)
@@ -77,7 +81,6 @@ class AgentMetrics(Collector):
         if self._koordlet is not None:
             held = None if self.decision.is_dry_run else self.suppression
             yield from self._koordlet.families(self.node.measure, time.monotonic_ns(), held)
-            yield from koordlet_resctrl_families(self._koordlet.node, self.node.resctrl)
             if self.node.series is not None:
                 yield from self.node.series.koordlet_families(self._koordlet.node, time.monotonic_ns())
 

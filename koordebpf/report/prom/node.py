@@ -9,10 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
-from koordebpf.report.prom.colocation.resctrl import resctrl_families
 from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
-from koordebpf.state.resctrl.measured import MonitoredDomain
 from koordebpf.state.view import NodeView, PodView
 
 FileWrites = Callable[[], Counter[tuple[str, WriteResult]]]  # attempts since the start; asked at the scrape
@@ -30,7 +28,6 @@ class NodeMetrics:
         self.forecast_pods: tuple[PodView, ...] = ()  # those that have one
         self.eligibility: Eligibility | None = None
         self.series: SeriesMetrics | None = None
-        self.resctrl: tuple[MonitoredDomain, ...] = ()
         self.file_writes: list[FileWrites] = []  # of each that writes
         self.strategies: list[Callable[[], Iterable[Metric]]] = []  # of those whose gate is on
 
@@ -47,7 +44,6 @@ class NodeMetrics:
         yield from _eligible(self.eligibility)
         if self.series is not None:
             yield from self.series.families()
-        yield from resctrl_families(self.resctrl)
         yield _file_writes(each() for each in self.file_writes)
         for families in self.strategies:
             yield from families()

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
+from koordebpf.agent.runners import openers
 from koordebpf.agent.serving import open_metrics
-from koordebpf.agent.strategies.runners import RUNNERS
 from koordebpf.collect.frame import frame_of
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
@@ -114,7 +114,9 @@ class _Node:
             stack=stack,
             other_folder=beside,
         )
-        runners = [runner for each in RUNNERS if (runner := self._tried(functools.partial(each, node))) is not None]
+        runners = [
+            runner for each in openers(node) if (runner := self._tried(functools.partial(each, node))) is not None
+        ]
         return [_measure_of(runner) for runner in runners]
 
     def _tried(self, of: Callable[[], Any]) -> Any:

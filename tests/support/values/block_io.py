@@ -10,9 +10,8 @@ import msgspec
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus, Volume
-from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
-from koordebpf.state.block_io.measured import BlockIOMeasured, Disks, PodDirectories
+from koordebpf.strategies.block_io.values import BLKIO_QOS_ANNOTATION, BlockIOMeasured, Disks, PodDirectories
 
 FILES = tuple(each for each in CgroupFile if each.controller in ("blkio", "io"))
 DEVICES: Mapping[str, Disks] = {"/dev/vdb": ("8:16",), "/dev/vdb1": ("8:16",), "/dev/mapper/wide-a": ("8:16", "8:32")}

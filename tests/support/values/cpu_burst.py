@@ -9,13 +9,11 @@ from msgspec.structs import replace
 
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.policy.cpu_burst.settings import BurstSettings
-from koordebpf.policy.cpu_burst.state import BurstState
-from koordebpf.policy.cpu_burst.strategy import CPU_BURST, BurstDecision
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST, CPUBurstStrategy
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.cpu_burst.measured import BurstContainer, BurstMeasured, BurstPod
 from koordebpf.state.view import Frame
+from koordebpf.strategies.cpu_burst.decide import CPU_BURST, BurstDecision, BurstState
+from koordebpf.strategies.cpu_burst.values import BurstContainer, BurstMeasured, BurstPod, BurstSettings
 from koordebpf.units import NS_PER_S
 from tests.support.values.cpu_nodes import cpu_frame
 from tests.support.values.hooks import batch_pod_object

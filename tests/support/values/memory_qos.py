@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.memory_qos.values import MemoryQosRules
 from koordebpf.slo.spec import parse_spec
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
-from koordebpf.state.memory_qos.pods import MemoryPod, memory_pod
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.strategies.memory_qos.values import MemoryPod, MemoryQosRules, memory_pod
 from tests.support.values.hooks import batch_pod_object
 
 GIB, MIB = 1 << 30, 1 << 20

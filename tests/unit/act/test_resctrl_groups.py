@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.resctrl.groups import ResctrlGroups, recorded_groups
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.policy.resctrl.rules import Members
+from koordebpf.strategies.resctrl.decide import Members
+from koordebpf.strategies.resctrl.groups import ResctrlGroups, recorded_groups
 from koordebpf.units import NS_PER_S
 
 BE = (Members("BE", ("be",)),)

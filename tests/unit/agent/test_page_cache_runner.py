@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.strategies.qos.page_cache import PageCacheRunner
 from koordebpf.errors import KernelFileError
-from koordebpf.policy.page_cache.strategy import PageCacheDecision, PageCacheState
-from koordebpf.report.prom.qos.page_cache import PageCacheMetrics
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.page_cache import PageCacheMeasured
+from koordebpf.strategies.page_cache.decide import PageCacheDecision, PageCacheState
+from koordebpf.strategies.page_cache.run import PageCacheMetrics, PageCacheRunner
+from koordebpf.strategies.page_cache.values import PageCacheMeasured
 from tests.support.values.builders import frame
 
 MEASURED = frame([]).measured

@@ -7,31 +7,32 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koordebpf.agent.strategies.qos.block_io import BlockIORunner
-from koordebpf.agent.strategies.qos.memory_qos import MemoryQosRunner
-from koordebpf.agent.strategies.qos.page_cache import PageCacheRunner
-from koordebpf.agent.strategies.qos.proactive_reclaim import ReclaimRunner
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.block_io.settings import BlockIOSettings
-from koordebpf.policy.block_io.strategy import BLOCK_IO
-from koordebpf.policy.memory_qos.settings import MemoryQosSettings
-from koordebpf.policy.memory_qos.strategy import MEMORY_QOS
-from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision, PageCacheState
-from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimDecision, ReclaimOrder, ReclaimState
-from koordebpf.policy.proactive_reclaim.trim import PodTrim
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Empty, Strategy
 from koordebpf.report.pod_settings import PodLines, PodSetting, pod_settings
-from koordebpf.report.prom.qos.block_io import BlockIOMetrics
-from koordebpf.report.prom.qos.page_cache import PageCacheMetrics
-from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.hooks.measured import PodDirectory
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured, Protection
-from koordebpf.state.page_cache import PageCacheMeasured
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
-from koordebpf.state.proactive_reclaim import ReclaimMeasured, TrimmedPod
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.block_io.decide import BLOCK_IO
+from koordebpf.strategies.block_io.run import BlockIOMetrics, BlockIORunner
+from koordebpf.strategies.block_io.values import BlockIOSettings
+from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
+from koordebpf.strategies.memory_qos.run import MemoryQosRunner
+from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, MemoryQosSettings, Protection
+from koordebpf.strategies.page_cache.decide import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision, PageCacheState
+from koordebpf.strategies.page_cache.run import PageCacheMetrics, PageCacheRunner
+from koordebpf.strategies.page_cache.values import PageCacheMeasured
+from koordebpf.strategies.proactive_reclaim.decide import (
+    PROACTIVE_RECLAIM,
+    PodTrim,
+    ReclaimDecision,
+    ReclaimOrder,
+    ReclaimState,
+)
+from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics, ReclaimRunner
+from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured, TrimmedPod
 from koordebpf.units import MIB
 from tests.support.values.block_io import block, measured, pod_object, qos
 from tests.support.values.builders import frame, pod, view_of_measured

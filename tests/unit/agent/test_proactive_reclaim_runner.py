@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from koordebpf.act.reclaimer import ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.agent.strategies.qos.proactive_reclaim import ReclaimRunner
-from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, ReclaimOrder, ReclaimState
-from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.proactive_reclaim import ReclaimMeasured
+from koordebpf.strategies.proactive_reclaim.decide import ReclaimDecision, ReclaimOrder, ReclaimState
+from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics, ReclaimRunner
+from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import frame
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import CgroupGone, KernelFileError, KoordebpfError
-from koordebpf.policy.block_io.strategy import BLOCK_IO
 from koordebpf.policy.strategy import Decision, Empty
 from koordebpf.runner.runner import Runner, StrategyRunner
-from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.block_io.decide import BLOCK_IO
+from koordebpf.strategies.block_io.values import BlockIOMeasured
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod
 

@@ -12,49 +12,45 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.agent.runners import open_runners
 from koordebpf.agent.strategies import hooks
 from koordebpf.agent.strategies.hooks import RuntimeHooks
-from koordebpf.agent.strategies.qos import block_io, cpu_burst, memory_qos, rdt_resctrl
-from koordebpf.agent.strategies.qos.block_io import BlockIORunner
-from koordebpf.agent.strategies.qos.cpu_burst import CpuBurstRunner
-from koordebpf.agent.strategies.qos.memory_qos import MemoryQosRunner
-from koordebpf.agent.strategies.qos.rdt_resctrl import RdtResctrlRunner
-from koordebpf.agent.strategies.qos.system_config import SystemConfigRunner
-from koordebpf.agent.strategies.runners import open_runners
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
-from koordebpf.policy.block_io.strategy import BlockIODecision
-from koordebpf.policy.cpu_burst.state import BurstState
-from koordebpf.policy.cpu_burst.strategy import BurstDecision
 from koordebpf.policy.hooks.strategy import HookDecision
 from koordebpf.policy.hooks.writes import TaskSetting
-from koordebpf.policy.memory_qos.strategy import MemoryQosDecision
 from koordebpf.policy.reconcile.values import CgroupWrite
-from koordebpf.policy.resctrl.strategy import ResctrlDecision
 from koordebpf.policy.strategy import GATE_OFF, Empty
-from koordebpf.report.prom.qos.block_io import BlockIOMetrics
-from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
 from koordebpf.runner.runner import Runner
-from koordebpf.state.block_io.measured import BlockIOMeasured
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.cpu_burst.measured import BurstMeasured
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured
-from koordebpf.state.resctrl.measured import ResctrlMeasured
+from koordebpf.strategies.block_io.decide import BlockIODecision
+from koordebpf.strategies.block_io.run import BlockIOMetrics, BlockIORunner
+from koordebpf.strategies.block_io.values import BlockIOMeasured
+from koordebpf.strategies.cpu_burst.decide import BurstDecision, BurstState
+from koordebpf.strategies.cpu_burst.run import CpuBurstMetrics, CpuBurstRunner
+from koordebpf.strategies.cpu_burst.values import BurstMeasured
+from koordebpf.strategies.memory_qos.decide import MemoryQosDecision
+from koordebpf.strategies.memory_qos.run import MemoryQosRunner
+from koordebpf.strategies.memory_qos.values import MemoryQosMeasured
+from koordebpf.strategies.resctrl.decide import ResctrlDecision
+from koordebpf.strategies.resctrl.run import RdtResctrlRunner
+from koordebpf.strategies.resctrl.values import ResctrlMeasured
+from koordebpf.strategies.system_config.run import SystemConfigRunner
 from tests.support.contexts import context_of
 from tests.support.values.builders import frame
 
 if TYPE_CHECKING:
     from koordebpf.act.hooks.core_cookies import CoreCookies
     from koordebpf.act.hooks.oom_scores import OomScores
-    from koordebpf.act.resctrl.groups import ResctrlGroups
-    from koordebpf.collect.block_io.collector import BlockIOCollector
-    from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
     from koordebpf.collect.hooks.collector import HookCollector
-    from koordebpf.collect.memory.qos_directories import MemoryQosCollector
-    from koordebpf.collect.resctrl.collector import ResctrlCollector
+    from koordebpf.strategies.block_io.measure import BlockIOCollector
+    from koordebpf.strategies.cpu_burst.measure import ThrottleWatch
+    from koordebpf.strategies.memory_qos.measure import MemoryQosCollector
+    from koordebpf.strategies.resctrl.groups import ResctrlGroups
+    from koordebpf.strategies.resctrl.measure import ResctrlCollector
 
 ALL = ("blkio", "memory", "cpu")
 GATES = {
@@ -76,8 +72,9 @@ def open_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open
 
     def _open(gates: dict[str, bool], *controllers: str, **given: Any) -> tuple[Runner, ...]:
         mounts = {name: ControllerMount(2, tmp_path) for name in controllers}
-        for module in (block_io, cpu_burst, hooks, memory_qos, rdt_resctrl):
-            monkeypatch.setattr(module, "find_controllers", lambda: mounts)
+        monkeypatch.setattr(hooks, "find_controllers", lambda: mounts)
+        for name in ("block_io", "cpu_burst", "memory_qos", "resctrl"):
+            monkeypatch.setattr(f"koordebpf.strategies.{name}.run.find_controllers", lambda: mounts)
         hierarchy = MemoryHierarchy(2, tmp_path, 0)
         scope = SimpleNamespace(node_path="", hierarchy=hierarchy)
         watch = SimpleNamespace(index=CgroupIndex(), scope=scope)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.agent.strategies.qos.resctrl_monitor import ResctrlMonitor
-from koordebpf.collect.block_io.collector import BlockIOCollector
 from koordebpf.collect.hardware.cold_memory import ColdMemoryCollector
 from koordebpf.collect.hardware.gpu import GpuCollector
 from koordebpf.collect.hooks.collector import HookCollector
+from koordebpf.strategies.block_io.measure import BlockIOCollector
+from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
 from koordebpf.units import NS_PER_S
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.cpu_burst.throttle_poller import ThrottlePoller
-from koordebpf.collect.cpu_burst.throttling import ThrottleWatch
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.strategies.cpu_burst.measure import ThrottlePoller, ThrottleWatch
 from tests.contract.apiserver import until
 
 PATHS = tuple(f"pods/pod/c{number}" for number in range(100))

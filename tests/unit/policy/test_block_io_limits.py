@@ -10,12 +10,15 @@ import pytest
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.policy.block_io.settings import BlockIOSettings
-from koordebpf.policy.block_io.writes import Wanted, wanted
-from koordebpf.slo.pods.block_io import BLKIO_QOS_ANNOTATION, MAX_BLOCKS
-from koordebpf.state.block_io.measured import BlockIOMeasured
-from koordebpf.state.block_io.view import block_io_view
 from koordebpf.state.pods.facts import facts_of_pods
+from koordebpf.strategies.block_io.decide import Wanted, wanted
+from koordebpf.strategies.block_io.values import (
+    BLKIO_QOS_ANNOTATION,
+    MAX_BLOCKS,
+    BlockIOMeasured,
+    BlockIOSettings,
+    block_io_view,
+)
 from tests.support.values.block_io import FILES, block, measured, pod_object, qos
 
 RBPS, WBPS, RIOPS, WIOPS = (

@@ -8,16 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.cpu_burst.limiter import Tokens, is_allowed
-from koordebpf.policy.cpu_burst.room import node_state
-from koordebpf.policy.cpu_burst.settings import BurstSettings
-from koordebpf.policy.cpu_burst.strategy import CPU_BURST
 from koordebpf.policy.reconcile.demands import Demand, joined
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
-from koordebpf.slo.pods.cpu_burst import CPU_BURST_ANNOTATION
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.cpu_burst.view import burst_view
+from koordebpf.strategies.cpu_burst.decide import CPU_BURST, Tokens, is_allowed, node_state
+from koordebpf.strategies.cpu_burst.values import CPU_BURST_ANNOTATION, BurstSettings, burst_view
 from koordebpf.units import NS_PER_S
 from tests.support.values.cpu_burst import AUTO, CPU, ONE, POD, TWO, BurstNode, container, pod, values, web
 

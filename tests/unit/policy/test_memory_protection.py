@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.policy.memory_qos.protection import ProtectedLevel as Level
-from koordebpf.policy.memory_qos.protection import in_effect
+from koordebpf.strategies.memory_qos.decide import ProtectedLevel as Level
+from koordebpf.strategies.memory_qos.decide import in_effect
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,18 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.memory_qos.settings import MemoryQosSettings
-from koordebpf.policy.memory_qos.strategy import WantedOfNode, memory_qos_rules
-from koordebpf.policy.memory_qos.values import MemoryQosRules
-from koordebpf.policy.memory_qos.writes import directory_writes, pod_writes
 from koordebpf.state.hooks.measured import PodDirectory
-from koordebpf.state.memory_qos.measured import MemoryQosMeasured, MemoryQosView, Protection
-from koordebpf.state.memory_qos.pods import MemoryPod, memory_pod
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.strategies.memory_qos.decide import WantedOfNode, directory_writes, memory_qos_rules, pod_writes
+from koordebpf.strategies.memory_qos.values import (
+    MemoryPod,
+    MemoryQosMeasured,
+    MemoryQosRules,
+    MemoryQosSettings,
+    MemoryQosView,
+    Protection,
+    memory_pod,
+)
 from koordebpf.units import PAGE_BYTES
 from tests.support.values.hooks import batch_pod_object
 from tests.support.values.memory_qos import ANOLIS, GIB, MIB, V1, V2, memory, memory_pod_of, memory_qos, rules_of

@@ -7,13 +7,21 @@ from msgspec.structs import replace
 
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.page_cache.cap import PodCap, eased, has_room, lifted, looked, lowered, raised
-from koordebpf.policy.page_cache.settings import PageCacheSettings
-from koordebpf.policy.page_cache.strategy import BE_PAGE_CACHE_SUPPRESS, PageCacheState
 from koordebpf.policy.reconcile.demands import joined
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.page_cache import CachePod, PageCacheMeasured, SensitivePod
+from koordebpf.strategies.page_cache.decide import (
+    BE_PAGE_CACHE_SUPPRESS,
+    PageCacheState,
+    PodCap,
+    eased,
+    has_room,
+    lifted,
+    looked,
+    lowered,
+    raised,
+)
+from koordebpf.strategies.page_cache.values import CachePod, PageCacheMeasured, PageCacheSettings, SensitivePod
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import frame, pod
 

@@ -7,11 +7,15 @@ from msgspec.structs import replace
 
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.proactive_reclaim.settings import ReclaimSettings
-from koordebpf.policy.proactive_reclaim.strategy import PROACTIVE_RECLAIM, ReclaimState
-from koordebpf.policy.proactive_reclaim.trim import PodTrim, trim, usable_swap_bytes
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.proactive_reclaim import ReclaimMeasured, SwapState, TrimmedPod
+from koordebpf.strategies.proactive_reclaim.decide import (
+    PROACTIVE_RECLAIM,
+    PodTrim,
+    ReclaimState,
+    trim,
+    usable_swap_bytes,
+)
+from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured, ReclaimSettings, SwapState, TrimmedPod
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import frame, pod
 

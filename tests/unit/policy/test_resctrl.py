@@ -15,13 +15,18 @@ from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.node_files.schemata import format_part, parse_part, parse_schemata
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
-from koordebpf.policy.resctrl.masks import bandwidth, cache_mask
-from koordebpf.policy.resctrl.settings import ResctrlSettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.hooks.measured import PodDirectory
-from koordebpf.state.resctrl.measured import BandwidthInfo, BandwidthUnit, CacheInfo, ResctrlMeasured
+from koordebpf.strategies.resctrl.decide import bandwidth, cache_mask
+from koordebpf.strategies.resctrl.values import (
+    BandwidthInfo,
+    BandwidthUnit,
+    CacheInfo,
+    ResctrlMeasured,
+    ResctrlSettings,
+)
 from tests.support.values.builders import PodAndMeasure, frame, pod
 
 SETTINGS = ResctrlSettings()

@@ -19,13 +19,11 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.demands import joined
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
 from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.system.rules import system_writes
-from koordebpf.policy.system.settings import SystemConfigSettings
-from koordebpf.policy.system.strategy import SYSTEM_CONFIG, SystemDecision
 from koordebpf.slo.spec import parse_spec
 from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.system.measured import SystemMeasured
+from koordebpf.strategies.system_config.decide import SYSTEM_CONFIG, SystemDecision, system_writes
+from koordebpf.strategies.system_config.values import SystemConfigSettings, SystemMeasured
 from koordebpf.units import GIB, MIB
 from tests.support.values.builders import frame
 

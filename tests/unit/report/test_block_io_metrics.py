@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.block_io.strategy import BlockIODecision
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Empty
-from koordebpf.report.prom.qos.block_io import BlockIOMetrics
+from koordebpf.strategies.block_io.decide import BlockIODecision
+from koordebpf.strategies.block_io.run import BlockIOMetrics
 
 
 def test_cgroups_with_limits_are_counted() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.qos.cpu_burst import CpuBurstMetrics
+from koordebpf.strategies.cpu_burst.run import CpuBurstMetrics
 from tests.support.values.cpu_burst import BurstNode, container, pod
 
 

@@ -14,8 +14,6 @@ from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.proactive_reclaim.strategy import ReclaimState
-from koordebpf.policy.proactive_reclaim.trim import PodTrim
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.headline import headline
@@ -26,10 +24,11 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.measured import MeasuredParts
-from koordebpf.state.proactive_reclaim import ReclaimMeasured, SwapState, TrimmedPod
-from koordebpf.state.resctrl.measured import BandwidthInfo, CacheInfo, PodTasks, ResctrlMeasured
 from koordebpf.store.frames import RecordedTick
 from koordebpf.store.v1.encode import node_plan_json
+from koordebpf.strategies.proactive_reclaim.decide import PodTrim, ReclaimState
+from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured, SwapState, TrimmedPod
+from koordebpf.strategies.resctrl.values import BandwidthInfo, CacheInfo, PodTasks, ResctrlMeasured
 from koordebpf.tools.plan import read_case
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.support.values.builders import frame, pod

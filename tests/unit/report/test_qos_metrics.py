@@ -6,10 +6,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from koordebpf.policy.proactive_reclaim.strategy import ReclaimDecision, ReclaimState
-from koordebpf.policy.proactive_reclaim.trim import PodTrim
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.qos.proactive_reclaim import ReclaimMetrics
+from koordebpf.strategies.proactive_reclaim.decide import PodTrim, ReclaimDecision, ReclaimState
+from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics
 
 
 def scraped(*families: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.pods.block_io import MAX_BLOCKS, annotated_blocks
 from koordebpf.slo.strategies.resource_qos import Block, IOConfig
+from koordebpf.strategies.block_io.values import MAX_BLOCKS, annotated_blocks
 
 
 def test_its_blocks() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.state.cpu_burst.above_limit import is_above_limit, written_limits
+from koordebpf.strategies.cpu_burst.values import is_above_limit, written_limits
 
 IN_PROGRESS = {"type": "PodResizeInProgress", "status": "True"}
 

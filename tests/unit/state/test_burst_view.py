@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.state.cpu_burst.measured import BurstMeasured, BurstPod
-from koordebpf.state.cpu_burst.view import burst_view, may_burst
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
+from koordebpf.strategies.cpu_burst.values import BurstMeasured, BurstPod, burst_view, may_burst
 from tests.support.values.cpu_burst import CPU, POD, web
 
 

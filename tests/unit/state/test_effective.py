@@ -16,10 +16,10 @@ from koordebpf.policy.hooks.adjust import HookRules, container_adjustment, pod_a
 from koordebpf.policy.hooks.cpu_normalization import normalized_container
 from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.hooks.pods import hook_pod
-from koordebpf.state.memory_qos.pods import memory_pod
 from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
+from koordebpf.strategies.memory_qos.values import memory_pod
 
 GIB = 1 << 30
 REFUSED = [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]

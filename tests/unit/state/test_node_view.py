@@ -25,8 +25,8 @@ from koordebpf.state.cpu.measured import MissingDirectory
 from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
 from koordebpf.state.measured import MeasuredParts, NodeMeasure
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
-from koordebpf.state.system.measured import SystemMeasured
 from koordebpf.state.view import Frame
+from koordebpf.strategies.system_config.values import SystemMeasured
 from koordebpf.units import GIB, MIB
 from tests.support.values.builders import frame, host_shm, memory_volume, pod
 

@@ -1,1 +1,0 @@
-"""QoS strategies in the agent: one module each."""

@@ -1,1 +1,0 @@
-"""What CPU burst is decided from, read of the kernel."""

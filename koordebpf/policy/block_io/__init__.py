@@ -1,1 +1,0 @@
-"""Limits, weights and latencies of block devices, by NodeSLO and by a pod's own annotation."""

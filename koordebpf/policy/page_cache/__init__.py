@@ -1,1 +1,0 @@
-"""BEPageCacheSuppress: page cache of best-effort pods is limited while latency-sensitive pods lose theirs. Pure."""

@@ -1,1 +1,0 @@
-"""Proactive reclaim: best-effort pods are kept trimmed below pressure, so that fewer are evicted. Pure."""

@@ -1,1 +1,0 @@
-"""Settings of the node's kernel, as spec.systemStrategy of the NodeSLO has them. Pure."""

@@ -1,1 +1,0 @@
-"""Pods and their directories as memory QoS sees them."""

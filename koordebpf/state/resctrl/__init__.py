@@ -1,1 +1,0 @@
-"""What resctrl is decided from."""

@@ -1,1 +1,0 @@
-"""What system configuration is decided from."""

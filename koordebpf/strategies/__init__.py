@@ -1,0 +1,1 @@
+"""The strategies: a folder each, with everything of it. None imports another one."""

@@ -1,0 +1,1 @@
+"""Memory QoS: what pods request is protected, and what is above it throttled."""

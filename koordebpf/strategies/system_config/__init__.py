@@ -1,0 +1,1 @@
+"""System configuration: the kernel's watermarks and scheduler features, as NodeSLO says."""
