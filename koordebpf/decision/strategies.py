@@ -72,6 +72,8 @@ _SHARED: Mapping[type[msgspec.Struct], str] = {
 }
 # The type of each part of `Measured.parts`.
 PARTS: Mapping[str, type[Any]] = {each.part: each.measured for each in STRATEGIES if each.measured is not None}
+# The files of the kernel that each needs, by its feature gate.
+KERNEL_FILES = tuple((each.gate, file) for each in STRATEGIES for file in each.needs)
 OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.settings not in (EvictSettings, SuppressSettings))
 
 if TYPE_CHECKING:

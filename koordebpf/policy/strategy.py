@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from koordebpf.kernel.node_files.strategy_files import KernelFile
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
@@ -99,6 +100,7 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
     `reads_eviction`    it is given section `eviction`, too: it chooses pods that those settings may protect.
     `annotations`       of pods, that its decision reads by their own names; `labels` the same. Recordings keep them.
+    `needs`             files of the kernel and what it does with each: for `koordebpf doctor`, and a table of kernels.
     `record`            a file in the agent's folder: what it has changed beside cgroup files. Where an agent that was
                         killed has left it, its runner is opened to put that back, with the gate off, too.
     `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known. A round that it asks
@@ -118,6 +120,7 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     section: str | None = None
     annotations: frozenset[str] = frozenset()
     labels: frozenset[str] = frozenset()
+    needs: tuple[KernelFile, ...] = ()
     record: str | None = None
 
     def is_asked(self, feature_gates: Mapping[str, bool]) -> bool:

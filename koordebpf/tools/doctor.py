@@ -13,6 +13,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.collect.usage.cpu import cpu_mounts
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import KERNEL_FILES
 from koordebpf.errors import SupportError
 from koordebpf.events import run_queue
 from koordebpf.events.cpu_rows import check_cpu_layout
@@ -113,7 +114,8 @@ def _suppression(scope: NodeScope, watch: NodeWatch) -> list[SignalSource]:
 def _strategies(config: AgentConfig, watch: NodeWatch) -> tuple[SignalSource, ...]:
     owners = [owner for each in watch.index if (owner := watch.index.owner(each))]
     pod = next((Path(each.path.strip("/")) for each in owners if each.kind is OwnerKind.POD), None)
-    return support_of_strategies(config.feature_gates, pod, find_controllers())
+    parts = (each for each in KERNEL_FILES if config.feature_gates.get(each[0]))
+    return support_of_strategies(parts, pod, find_controllers())
 
 
 def backend_tries(

@@ -56,6 +56,7 @@ from koordebpf.store.recorder.recorder import RecorderCounts
 from koordebpf.store.recorder.values import Pace
 from koordebpf.strategies.memory_qos.decide import MemoryQosDecision
 from koordebpf.strategies.memory_qos.run import MemoryQosRunner
+from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
 from koordebpf.strategies.resctrl.values import MonitoredDomain
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod
@@ -238,11 +239,12 @@ def metrics() -> AgentMetrics:
     )
     metrics.node.capacity_bytes = 1 << 30
     metrics.node.series = series_metrics()
-    metrics.node.resctrl = (MonitoredDomain("BE", 0, 4096, 8192, None),)
+    monitor = ResctrlMonitor(Path("/none"), metrics.koordlet_node)
+    monitor.monitored = (MonitoredDomain("BE", 0, 4096, 8192, None),)
     protected = MemoryQosRunner(SimpleNamespace(measure=lambda _: None))
     made = MemoryQosDecision(state=Empty(), reason="", protected_bytes={"memory.min": {"Burstable": 4096}})
     protected.take(made, view_of_frame(frame([])))
-    metrics.node.strategies.append(protected.families)
+    metrics.node.strategies += [monitor.families, protected.families]
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.node.marks = {"BEMemoryEvict": {"threshold": 1 << 29, "lower": 1 << 28}}
     metrics.decision.closed_guards = ("pods_stale",)

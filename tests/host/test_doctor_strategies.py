@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from koordebpf.decision.strategies import KERNEL_FILES
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
-from koordebpf.kernel.node_files.strategy_files import PARTS, support_of_strategies
+from koordebpf.kernel.node_files.strategy_files import support_of_strategies
 
 ROOT = Path(__file__).parents[2]
 DEAD_MAN = "dead man's switch"
@@ -26,13 +27,13 @@ def examined(folder: Path, more: str) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("gate", sorted({part.gate for part in PARTS}))
+@pytest.mark.parametrize("gate", sorted({gate for gate, _ in KERNEL_FILES}))
 def test_a_strategy_that_is_on_has_a_line_for_each_part_that_this_cgroup_version_has(
     tmp_path: Path, hierarchy: MemoryHierarchy, gate: str
 ) -> None:
     lines = examined(tmp_path, f"featureGates: {{{gate}: true}}")["strategies"]
     assert {each["signal"] for each in lines} == {gate}
-    parts = [part for part in PARTS if part.gate == gate and (part.v2 is not None or hierarchy.version == 1)]
+    parts = [part for of, part in KERNEL_FILES if of == gate and (part.v2 is not None or hierarchy.version == 1)]
     assert len(lines) == len(parts)
     for line, part in zip(lines, parts, strict=True):
         assert (line["how"] or line["reason"]).startswith(f"{part.does}: ")
@@ -58,12 +59,12 @@ def test_the_dead_mans_switch_is_tried_where_it_is_asked_for(tmp_path: Path) -> 
 
 def test_a_hierarchy_without_the_pods_directory_says_nothing_of_the_kernel(tmp_path: Path) -> None:
     pod, mounts = Path("kubepods/poda"), {"cpu": ControllerMount(1, tmp_path)}
-    gates = {"CPUNormalization": True}
-    (line,) = support_of_strategies(gates, pod, mounts)
+    parts = [each for each in KERNEL_FILES if each[0] == "CPUNormalization"]
+    (line,) = support_of_strategies(parts, pod, mounts)
     assert (line.works, line.reason) == (False, f"scale the quota: there is no {tmp_path}/kubepods/poda")
     (tmp_path / pod).mkdir(parents=True)
-    (line,) = support_of_strategies(gates, pod, mounts)
+    (line,) = support_of_strategies(parts, pod, mounts)
     assert line.reason == "scale the quota: this kernel has no cpu.cfs_quota_us"
     (tmp_path / pod / "cpu.cfs_quota_us").touch()
-    (line,) = support_of_strategies(gates, pod, mounts)
+    (line,) = support_of_strategies(parts, pod, mounts)
     assert line.works

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from click import ClickException
 
-from koordebpf.decision.strategies import STRATEGIES
-from koordebpf.kernel.node_files.strategy_files import PARTS
+from koordebpf.decision.strategies import KERNEL_FILES
 from tests.rules.offenders import report
 from tests.rules.pages import ROOT, has_test
 from tests.vm import kills, strategies, table
@@ -33,9 +32,8 @@ def test_the_strategies_table_is_made_from_the_results():
     assert "| ? |" not in made, "a part is new: run make test-kernels, then tests.vm.table --take"
 
 
-def test_the_parts_are_of_strategies_that_there_are():
-    assert {part.gate for part in PARTS} <= {each.gate for each in STRATEGIES}
-    assert len({strategies.name_of(part) for part in PARTS}) == len(PARTS)
+def test_no_two_parts_of_strategies_have_one_name():
+    assert len({strategies.name_of(gate, part) for gate, part in KERNEL_FILES}) == len(KERNEL_FILES)
 
 
 def test_what_kills_use_is_in_a_table_of_its_own():

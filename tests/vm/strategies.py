@@ -6,16 +6,17 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from koordebpf.decision.strategies import KERNEL_FILES
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
-from koordebpf.kernel.node_files.strategy_files import PARTS, StrategyPart, file_of
+from koordebpf.kernel.node_files.strategy_files import KernelFile, file_of
 
 _CONTROLLERS = ("memory", "cpu", "cpuset", "io", "blkio")
 _NONE = "–"
 
 
-def name_of(part: StrategyPart) -> str:
+def name_of(gate: str, part: KernelFile) -> str:
     """Return what a part is called in results."""
-    return f"{part.gate}: {part.does}"
+    return f"{gate}: {part.does}"
 
 
 def try_all() -> dict[str, str]:
@@ -31,7 +32,7 @@ def try_all() -> dict[str, str]:
         _hand_down(mounts, top)
         for root in roots:
             (root / pod).mkdir()
-        return {name_of(part): file_of(part, pod, mounts) or "" for part in PARTS}
+        return {name_of(gate, part): file_of(part, pod, mounts) or "" for gate, part in KERNEL_FILES}
     finally:
         for path in (root / each for root in roots for each in (pod, top)):
             if path.exists():
@@ -57,12 +58,12 @@ def _hand_down(mounts: Mapping[str, ControllerMount], top: Path) -> None:
 def rows(found: Mapping[str, Mapping[str, str]]) -> Iterable[list[str]]:
     """Yield the rows of the table: a head, then one for each part; `found` is by column."""
     yield ["strategy", "does", "by", "since", *found]
-    gate = ""
-    for part in PARTS:
+    before = ""
+    for gate, part in KERNEL_FILES:
         names = dict.fromkeys(f"`{each}`" for each in (part.v2, part.v1) if each)
-        cells = [cell_of(column.get(name_of(part))) for column in found.values()]
-        yield [f"`{part.gate}`" if part.gate != gate else "", part.does, ", ".join(names), part.since, *cells]
-        gate = part.gate
+        cells = [cell_of(column.get(name_of(gate, part))) for column in found.values()]
+        yield [f"`{gate}`" if gate != before else "", part.does, ", ".join(names), part.since, *cells]
+        before = gate
 
 
 def cell_of(found: str | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kernel.node_files.strategy_files import CORE_SCHEDULING, KernelFile, cgroup_file, machine_file
 from koordebpf.policy.hooks.core_sched import GROUP_LABEL, POLICY_LABEL
 from koordebpf.policy.hooks.group_identity import CPU_QOS_ANNOTATION
 from koordebpf.policy.hooks.oom_score_adj import OOM_SCORE_ADJ_ANNOTATION, OOM_SCORE_ADJ_SPEC_ANNOTATION
@@ -41,10 +43,11 @@ class RuntimeHook(Strategy[HooksMeasured, Empty, HookSettings]):
     annotations = frozenset({CPU_QOS_ANNOTATION, OOM_SCORE_ADJ_ANNOTATION, OOM_SCORE_ADJ_SPEC_ANNOTATION})
     labels = frozenset({GROUP_LABEL, POLICY_LABEL})
 
-    def __init__(self, name: str, gate: str, summary: str) -> None:
+    def __init__(self, name: str, gate: str, summary: str, *needs: KernelFile) -> None:
         self.name = name
         self.gate = gate
         self.summary = summary
+        self.needs = needs
 
     @property
     def part(self) -> str:
@@ -74,10 +77,42 @@ class RuntimeHook(Strategy[HooksMeasured, Empty, HookSettings]):
 
 
 RUNTIME_HOOKS = (
-    RuntimeHook("batchResource", BATCH_RESOURCE, "limit pods with batch resources to these"),
-    RuntimeHook("cpuSetAllocator", CPUSET_ALLOCATOR, "bind containers to the CPUs that the scheduler chose"),
-    RuntimeHook("groupIdentity", GROUP_IDENTITY, "let latency-sensitive pods run before best-effort ones"),
-    RuntimeHook("cpuNormalization", CPU_NORMALIZATION, "smaller CPU quotas on faster CPUs"),
-    RuntimeHook("coreSched", CORE_SCHED, "keep pods that distrust each other off one core"),
+    RuntimeHook(
+        "batchResource",
+        BATCH_RESOURCE,
+        "limit pods with batch resources to these",
+        cgroup_file("limit CPU", "3.2", CgroupFile.CPU_QUOTA),
+        cgroup_file("limit memory", "2.6.25", CgroupFile.MEMORY_LIMIT),
+    ),
+    RuntimeHook(
+        "cpuSetAllocator",
+        CPUSET_ALLOCATOR,
+        "bind containers to the CPUs that the scheduler chose",
+        cgroup_file("bind containers to CPUs", "2.6.24", CgroupFile.CPUSET_CPUS),
+    ),
+    RuntimeHook(
+        "groupIdentity",
+        GROUP_IDENTITY,
+        "let latency-sensitive pods run before best-effort ones",
+        cgroup_file("run best-effort pods when others are idle", "5.15", CgroupFile.CPU_IDLE),
+        cgroup_file("weigh pods", "2.6.24", CgroupFile.CPU_SHARES),
+    ),
+    RuntimeHook(
+        "cpuNormalization",
+        CPU_NORMALIZATION,
+        "smaller CPU quotas on faster CPUs",
+        cgroup_file("scale the quota", "3.2", CgroupFile.CPU_QUOTA),
+    ),
+    RuntimeHook(
+        "coreSched",
+        CORE_SCHED,
+        "keep pods that distrust each other off one core",
+        machine_file(
+            "keep pods off one core",
+            "5.14",
+            CORE_SCHEDULING,
+            "Build it with CONFIG_SCHED_CORE; the CPUs must have two threads a core.",
+        ),
+    ),
     RuntimeHook("oomScoreAdj", OOM_SCORE_ADJ, "set oom_score_adj as a pod's annotation says"),
 )

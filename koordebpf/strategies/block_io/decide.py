@@ -13,6 +13,7 @@ import msgspec
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name, table_maximum
 from koordebpf.kernel.cgroup.tables import Table, tighter
+from koordebpf.kernel.node_files.strategy_files import cgroup_file
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.slo.strategies.resource_qos import Block, IOConfig, QOSClass
@@ -30,7 +31,6 @@ from koordebpf.strategies.block_io.values import (
 )
 
 Tables = dict[CgroupFile, Table]
-
 THROTTLES: Mapping[str, CgroupFile] = {
     "readBPS": CgroupFile.IO_READ_BPS,
     "writeBPS": CgroupFile.IO_WRITE_BPS,
@@ -55,7 +55,11 @@ MODEL: Mapping[str, CgroupFile] = {
     "modelWriteRandIOPS": CgroupFile.IO_MODEL_WRANDIOPS,
 }
 _COST_DEFAULTS = {"readLatencyPercent": 95, "readLatency": 3000, "writeLatencyPercent": 95, "writeLatency": 3000}
+_BFQ = "Give the device the scheduler bfq (v1), or enable io.cost (CONFIG_BLK_CGROUP_IOCOST)."
 _SHOWN = 80  # characters of a name that a tenant may choose
+_PLACE = "spec.resourceQOSStrategy"
+_BE, _ANNOTATION = f"{_PLACE}.beClass.blkioQOS", f"annotation {BLKIO_QOS_ANNOTATION}"
+_THROTTLES = frozenset(THROTTLES.values())
 
 
 class Names(msgspec.Struct, frozen=True):
@@ -159,11 +163,6 @@ def _with_defaults(config: IOConfig, at: int, place: str, problems: list[str]) -
         if any(getattr(config, name) is not None for name in MODEL):
             problems.append(f"{place}.blocks[{at}].ioCfg: model… has no effect without enableUserModel")
     return msgspec.structs.replace(config, **aims, **ignored, enableUserModel=None)
-
-
-_PLACE = "spec.resourceQOSStrategy"
-_BE, _ANNOTATION = f"{_PLACE}.beClass.blkioQOS", f"annotation {BLKIO_QOS_ANNOTATION}"
-_THROTTLES = frozenset(THROTTLES.values())
 
 
 class BlockWrite(msgspec.Struct, frozen=True, gc=False):
@@ -300,6 +299,12 @@ class BlockIO(Strategy[BlockIOMeasured, Empty, BlockIOSettings]):
     measured = BlockIOMeasured
     settings = BlockIOSettings
     annotations = frozenset({BLKIO_QOS_ANNOTATION})
+    needs = (
+        cgroup_file("limit bytes and operations a second", "2.6.37", CgroupFile.IO_READ_BPS),
+        cgroup_file("weigh pods", "5.4", CgroupFile.IO_WEIGHT, remedy=_BFQ),
+        cgroup_file("keep a latency target", "4.19", CgroupFile.IO_LATENCY),
+        cgroup_file("model the device", "5.4", CgroupFile.IO_COST_RPCT, is_in_root=True),
+    )
     state = Empty
 
     def decide(

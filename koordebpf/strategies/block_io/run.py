@@ -16,6 +16,8 @@ from koordebpf.strategies.block_io.decide import BLOCK_IO, BlockIODecision, Bloc
 from koordebpf.strategies.block_io.measure import BlockIOCollector
 from koordebpf.strategies.block_io.values import BlockIOMeasured, block_io_view
 
+log = logging.getLogger(__name__)
+
 
 class BlockIOMetrics:
     """What block IO shows of itself; its writes count in `koordebpf_file_writes`."""
@@ -31,9 +33,6 @@ class BlockIOMetrics:
         """Yield the metrics."""
         text = "Cgroups that have limits of block devices; in a dry run, would have."
         yield GaugeMetricFamily("koordebpf_block_io_cgroups", text, self._cgroups)
-
-
-log = logging.getLogger(__name__)
 
 
 class BlockIORunner(StrategyRunner[BlockIOMeasured, BlockIODecision]):

@@ -13,6 +13,11 @@ from koordebpf.slo.strategies.resource_qos import Block, ResourceQOSStrategy
 from koordebpf.state.pods.facts import PodFacts
 
 Share = Literal["divide", "each", "directory"]
+BLKIO_QOS_ANNOTATION = "koordinator.sh/blkioQOS"
+MAX_BLOCKS = 32  # Why: more than a pod has volumes; an annotation may have 256 KiB
+_MAX_CHARS = 32 << 10
+_PATH = f"annotation {BLKIO_QOS_ANNOTATION}"
+Disks = tuple[str, ...]  # whole disks, by major:minor
 
 
 class BlockIOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,12 +32,6 @@ class BlockIOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     v1_share: Share = "divide"
     kubelet_dir: str = "/var/lib/kubelet"
-
-
-BLKIO_QOS_ANNOTATION = "koordinator.sh/blkioQOS"
-MAX_BLOCKS = 32  # Why: more than a pod has volumes; an annotation may have 256 KiB
-_MAX_CHARS = 32 << 10
-_PATH = f"annotation {BLKIO_QOS_ANNOTATION}"
 
 
 class _BlkIOQOS(msgspec.Struct):
@@ -55,9 +54,6 @@ def annotated_blocks(text: str) -> tuple[Block, ...]:
     if len(blocks) > MAX_BLOCKS:
         raise ConfigError(f"{_PATH}: blocks", len(blocks), f"must be {MAX_BLOCKS} at the most")
     return blocks
-
-
-Disks = tuple[str, ...]  # whole disks, by major:minor
 
 
 class PodDirectories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import MIN_QUOTA_US, CgroupFile
+from koordebpf.kernel.node_files.strategy_files import cgroup_file
 from koordebpf.policy.hooks.cpu_normalization import is_normalized, normalization_ratio
 from koordebpf.policy.hooks.values import CPU_NORMALIZATION
 from koordebpf.policy.reconcile.values import CgroupWrite
@@ -31,8 +32,13 @@ from koordebpf.strategies.cpu_burst.values import (
 from koordebpf.units import NS_PER_S
 
 NodeState = Literal["idle", "cooling", "overload", "unknown"]
-
 _COOLING_PERCENT = 90  # of the threshold
+_FULL = 100  # percent of the limit
+_SAVES_BELOW = 60  # percent of the limit
+Operation = Literal["up", "down", "reset", "remain"]
+_LOWER_EVERY_NS = NS_PER_S * 9 // 10  # Why: koordlet's interval is 1 s, and a round may come a little early
+LEAVE_NS = 60 * NS_PER_S  # Why: who writes quotas beside kubelet does so in minutes
+CPU_BURST_GATE = "CPUBurst"
 
 
 def node_state(view: BurstView) -> tuple[NodeState, int | None]:
@@ -53,10 +59,6 @@ def node_state(view: BurstView) -> tuple[NodeState, int | None]:
     if percent >= threshold:
         return "overload", int(percent)
     return ("cooling" if percent * 100 >= threshold * _COOLING_PERCENT else "idle"), int(percent)
-
-
-_FULL = 100  # percent of the limit
-_SAVES_BELOW = 60  # percent of the limit
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False):
@@ -170,12 +172,6 @@ class BurstState(msgspec.Struct, frozen=True):
 
     containers: Mapping[str, ContainerBurst] = {}
     pods: Mapping[str, Level] = {}
-
-
-Operation = Literal["up", "down", "reset", "remain"]
-
-_LOWER_EVERY_NS = NS_PER_S * 9 // 10  # Why: koordlet's interval is 1 s, and a round may come a little early
-LEAVE_NS = 60 * NS_PER_S  # Why: who writes quotas beside kubelet does so in minutes
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -302,9 +298,6 @@ def _stepped(burst: ContainerBurst, operation: Operation, ceiling_us: int, now: 
     return replace(burst, level=replace(level, wanted_us=wanted), stepped_ns=now.now_ns)
 
 
-CPU_BURST_GATE = "CPUBurst"
-
-
 class BurstDecision(Decision[BurstState], frozen=True, kw_only=True):
     """The decision with what it says of the node.
 
@@ -339,6 +332,10 @@ class CpuBurst(Strategy[BurstMeasured, BurstState, BurstSettings]):
     measured = BurstMeasured
     settings = BurstSettings
     annotations = frozenset({CPU_BURST_ANNOTATION})
+    needs = (
+        cgroup_file("save unused quota for a burst", "5.14", CgroupFile.CPU_BURST),
+        cgroup_file("raise the quota for a while", "3.2", CgroupFile.CPU_QUOTA),
+    )
     state = BurstState
 
     def decide(

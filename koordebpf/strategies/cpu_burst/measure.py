@@ -31,12 +31,19 @@ from koordebpf.strategies.cpu_burst.values import APART, BurstContainer, BurstMe
 from koordebpf.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 T = TypeVar("T")
-
 _MOST = 64  # at one poll, in turn. Why: 5 µs each; 128 are then read each 100 ms, for 0.6 % of a CPU
 # A container is throttled once it has used its quota within a period, less what other CPUs hold of it: a slice each
 # (sched_cfs_bandwidth_slice_us). Why half of the quota: a poll comes twice in a period.
 _SLICE_NS = 5 * NS_PER_MS
 _LEAST_DUE_NS = NS_PER_MS
+log = logging.getLogger(__name__)
+POLL_NS = 50 * NS_PER_MS  # Why: half a period of kubelet's quotas, in which a container can be throttled once
+_REST_NS = 100 * NS_PER_MS  # after a throttling was seen. Why: a quota is raised once in a period
+_IDLE_NS = NS_PER_S // 4  # where there is none to read
+_NODE = ""  # its key among the rates
+_NODE_WINDOW_NS = 5 * NS_PER_S  # Why: koordlet's, five of its intervals of 1 s
+# Why: who bursts is read in each round, who is throttled at once; quotas of others change with their pods. 60 µs each.
+_ALL_QUOTAS_NS = 30 * NS_PER_S
 
 
 def throttles_ns(quota_us: int) -> int:
@@ -130,13 +137,6 @@ class ThrottlePoller(Closing):
     def close(self) -> None:
         """Close the files."""
         self._files.close()
-
-
-log = logging.getLogger(__name__)
-
-POLL_NS = 50 * NS_PER_MS  # Why: half a period of kubelet's quotas, in which a container can be throttled once
-_REST_NS = 100 * NS_PER_MS  # after a throttling was seen. Why: a quota is raised once in a period
-_IDLE_NS = NS_PER_S // 4  # where there is none to read
 
 
 class ThrottleWatch(Closing):
@@ -242,12 +242,6 @@ class ThrottleWatch(Closing):
     def _report(self) -> None:
         self._is_seen = True
         self._wake()
-
-
-_NODE = ""  # its key among the rates
-_NODE_WINDOW_NS = 5 * NS_PER_S  # Why: koordlet's, five of its intervals of 1 s
-# Why: who bursts is read in each round, who is throttled at once; quotas of others change with their pods. 60 µs each.
-_ALL_QUOTAS_NS = 30 * NS_PER_S
 
 
 class _Quota(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from koordebpf.strategies.cpu_burst.measure import BurstCollector, ThrottleWatch
 from koordebpf.strategies.cpu_burst.values import BurstMeasured
 
 _NODE_STATES = ("idle", "cooling", "overload", "unknown")
+log = logging.getLogger(__name__)
 
 
 class CpuBurstMetrics:
@@ -45,9 +46,6 @@ class CpuBurstMetrics:
         for state in _NODE_STATES:
             node.add_metric([state], decision.node == state)
         yield node
-
-
-log = logging.getLogger(__name__)
 
 
 class CpuBurstRunner(StrategyRunner[BurstMeasured, BurstDecision]):

@@ -20,6 +20,14 @@ from koordebpf.state.pods.effective import is_resize_refused
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.requests import NATIVE_CPU
 
+CPU_BURST_ANNOTATION = "koordinator.sh/cpuBurst"
+_PLACE = f"annotation {CPU_BURST_ANNOTATION}"
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+APART = frozenset({"LSE", "LSR"})  # with CPUs of their own: they never burst, and their CPUs are not of the share pool
+_LIVE = frozenset({"Pending", "Running"})
+_PODS = KnownHookPods()
+_STEP_MILLICPU = 10  # systemd has quotas in whole percents of a CPU: runc rounds up
+
 
 class BurstSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How fast quotas change, and which pods may ask for what.
@@ -42,10 +50,6 @@ class BurstSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pod_annotations: bool = True
 
 
-CPU_BURST_ANNOTATION = "koordinator.sh/cpuBurst"
-_PLACE = f"annotation {CPU_BURST_ANNOTATION}"
-
-
 def pod_cpu_burst(
     node: CPUBurstStrategy, annotations: Mapping[str, str]
 ) -> tuple[CPUBurstStrategy, ConfigError | None]:
@@ -62,9 +66,6 @@ def pod_cpu_burst(
         return overlaid(node, asked, _PLACE), None
     except ConfigError as error:
         return node, error
-
-
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class BurstContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -125,11 +126,6 @@ class BurstView(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str] = {}
 
 
-APART = frozenset({"LSE", "LSR"})  # with CPUs of their own: they never burst, and their CPUs are not of the share pool
-_LIVE = frozenset({"Pending", "Running"})
-_PODS = KnownHookPods()
-
-
 def may_burst(pod: PodFacts) -> bool:
     """Tell whether a pod is one that CPU burst is for: pending or running, not LSE, LSR or BE by its label.
 
@@ -152,9 +148,6 @@ def burst_view(measured: BurstMeasured, pods: Iterable[PodFacts], node: Node | N
         apart_millicpu=sum(each.cpu_request_millicpu for each in apart if each.cpu_resource == NATIVE_CPU),
         annotations=(node.metadata.annotations if node is not None else None) or {},
     )
-
-
-_STEP_MILLICPU = 10  # systemd has quotas in whole percents of a CPU: runc rounds up
 
 
 class WrittenLimit(msgspec.Struct, frozen=True, gc=False):

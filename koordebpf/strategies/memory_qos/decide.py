@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kernel.node_files.strategy_files import cgroup_file
 from koordebpf.policy.hooks.writes import HookWrite, paths_of
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
@@ -41,6 +42,27 @@ from koordebpf.strategies.memory_qos.values import (
     memory_qos_view,
 )
 from koordebpf.units import PAGE_BYTES
+
+_FIELDS = tuple(name for name in MemoryQOS.__struct_fields__ if name != "enable")
+_PAGE_CACHE = tuple(name for name in _FIELDS if name.startswith("pageCache"))
+_SINGLE = tuple(name for name in _FIELDS if name not in _PAGE_CACHE)
+# Of these a larger value limits less, and 0 does not; of those below a smaller one does less for other pods.
+_LIMITS: Final = ("throttlingPercent", "wmarkRatio")
+_LEAST: Final = ("wmarkScalePermill", "wmarkMinAdj", "oomKillGroup")
+_PROTECTION: Final = ("minLimitPercent", "lowLimitPercent")
+MIN, LOW, HIGH = CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW, CgroupFile.MEMORY_HIGH
+SOFT = CgroupFile.MEMORY_SOFT_LIMIT
+_ALL = "Guaranteed"  # the directory of all pods
+# As the fields say, at a pod's own level and at its containers'.
+_AS_SET: tuple[tuple[str, CgroupFile], ...] = (
+    ("wmarkRatio", CgroupFile.MEMORY_WMARK_RATIO),
+    ("wmarkScalePermill", CgroupFile.MEMORY_WMARK_SCALE),
+    ("wmarkMinAdj", CgroupFile.MEMORY_WMARK_MIN_ADJ),
+    ("priority", CgroupFile.MEMORY_PRIORITY),
+    ("priorityEnable", CgroupFile.MEMORY_USE_PRIORITY_OOM),
+)
+_OF_DIRECTORIES = _AS_SET[3:]
+_DIRECTORY_CLASSES = {_ALL: "lsrClass", "Burstable": "lsClass", "BestEffort": "beClass"}
 
 
 class ProtectedLevel(msgspec.Struct, frozen=True, gc=False):
@@ -142,15 +164,6 @@ def _percent(amount: int, percent: int | None) -> int | None:
     return None if percent is None else amount * percent // 100
 
 
-_FIELDS = tuple(name for name in MemoryQOS.__struct_fields__ if name != "enable")
-_PAGE_CACHE = tuple(name for name in _FIELDS if name.startswith("pageCache"))
-_SINGLE = tuple(name for name in _FIELDS if name not in _PAGE_CACHE)
-# Of these a larger value limits less, and 0 does not; of those below a smaller one does less for other pods.
-_LIMITS: Final = ("throttlingPercent", "wmarkRatio")
-_LEAST: Final = ("wmarkScalePermill", "wmarkMinAdj", "oomKillGroup")
-_PROTECTION: Final = ("minLimitPercent", "lowLimitPercent")
-
-
 def pod_fields(pod: MemoryPod, rules: MemoryQosRules) -> PodQos:
     """Return the fields of a pod. Without a NodeSLO it has none.
 
@@ -238,21 +251,6 @@ def _of_class(qos: ResourceQOSStrategy, name: str) -> MemoryQOS:
     of_class: QOSClass | None = getattr(qos, name)
     found = of_class.memoryQOS if of_class is not None else None
     return replace(found) if found is not None else MemoryQOS()
-
-
-MIN, LOW, HIGH = CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW, CgroupFile.MEMORY_HIGH
-SOFT = CgroupFile.MEMORY_SOFT_LIMIT
-_ALL = "Guaranteed"  # the directory of all pods
-# As the fields say, at a pod's own level and at its containers'.
-_AS_SET: tuple[tuple[str, CgroupFile], ...] = (
-    ("wmarkRatio", CgroupFile.MEMORY_WMARK_RATIO),
-    ("wmarkScalePermill", CgroupFile.MEMORY_WMARK_SCALE),
-    ("wmarkMinAdj", CgroupFile.MEMORY_WMARK_MIN_ADJ),
-    ("priority", CgroupFile.MEMORY_PRIORITY),
-    ("priorityEnable", CgroupFile.MEMORY_USE_PRIORITY_OOM),
-)
-_OF_DIRECTORIES = _AS_SET[3:]
-_DIRECTORY_CLASSES = {_ALL: "lsrClass", "Burstable": "lsClass", "BestEffort": "beClass"}
 
 
 class PodWrites(msgspec.Struct, frozen=True):
@@ -489,6 +487,13 @@ class MemoryQos(Strategy[MemoryQosMeasured, Empty, MemoryQosSettings]):
     measured = MemoryQosMeasured
     settings = MemoryQosSettings
     annotations = frozenset({MEMORY_QOS_ANNOTATION})
+    needs = (
+        cgroup_file("keep requested memory from any reclaim", "4.18", CgroupFile.MEMORY_MIN),
+        cgroup_file("protect requested memory from reclaim", "4.5", CgroupFile.MEMORY_LOW),
+        cgroup_file("the same on v1, while the machine is short", "2.6.34", CgroupFile.MEMORY_SOFT_LIMIT),
+        cgroup_file("throttle above a share of the limit", "4.5", CgroupFile.MEMORY_HIGH),
+        cgroup_file("kill a container's processes together", "4.19", CgroupFile.MEMORY_OOM_GROUP),
+    )
     state = Empty
 
     def decide(

@@ -18,6 +18,20 @@ from koordebpf.state.pods.effective import RESIZABLE, EffectiveContainers, grant
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.requests import NATIVE_MEMORY, scheduled_request
 
+MEMORY_QOS_ANNOTATION = "koordinator.sh/memoryQOS"  # of a Pod
+_MOST_CHARACTERS = 4096  # Why: all fields together take 400
+# The part of resourceQOSStrategy that is a pod's, by koordinator.sh/qosClass or what stands for it.
+CLASSES: Final = {
+    "LSE": "lsrClass",
+    "LSR": "lsrClass",
+    "LS": "lsClass",
+    "BE": "beClass",
+    "SYSTEM": "systemClass",
+}
+_MOST_BYTES = 1 << 53  # Why: 8 PiB, more than any node has; a percentage of it is still a file's value
+_LIVE = frozenset({"Pending", "Running"})
+GATE = "CgroupReconcile"
+
 
 class MemoryQosSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of feature gate CgroupReconcile.
@@ -35,10 +49,6 @@ class MemoryQosSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     soft_limits: bool = False
     most_priority: Annotated[int, msgspec.Meta(ge=0, le=12)] = 0
     weaker_annotations: bool = False
-
-
-MEMORY_QOS_ANNOTATION = "koordinator.sh/memoryQOS"  # of a Pod
-_MOST_CHARACTERS = 4096  # Why: all fields together take 400
 
 
 class PodMemoryQOS(MemoryQOS, frozen=True, omit_defaults=True):
@@ -66,17 +76,6 @@ def pod_memory_qos(annotations: Mapping[str, str]) -> PodMemoryQOS | None:
         return msgspec.json.decode(text, type=PodMemoryQOS)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(path, text[:80], str(error)) from None
-
-
-# The part of resourceQOSStrategy that is a pod's, by koordinator.sh/qosClass or what stands for it.
-CLASSES: Final = {
-    "LSE": "lsrClass",
-    "LSR": "lsrClass",
-    "LS": "lsClass",
-    "BE": "beClass",
-    "SYSTEM": "systemClass",
-}
-_MOST_BYTES = 1 << 53  # Why: 8 PiB, more than any node has; a percentage of it is still a file's value
 
 
 class MemoryContainer(msgspec.Struct, frozen=True, gc=False):
@@ -226,9 +225,6 @@ class MemoryQosView(msgspec.Struct, frozen=True):
     allocatable_bytes: int | None = None
 
 
-_LIVE = frozenset({"Pending", "Running"})
-
-
 class KnownMemoryPods:
     """Pods as memory QoS sees them, each read once for as long as its object stays the same."""
 
@@ -264,9 +260,6 @@ def memory_qos_view(measured: MemoryQosMeasured, pods: Iterable[PodFacts], node:
     written = ((node.status.allocatable if node is not None else None) or {}).get(NATIVE_MEMORY)
     allocatable = quantity_bytes(written, f"node.status.allocatable.{NATIVE_MEMORY}") if written is not None else None
     return MemoryQosView(measured, _PODS.of(measured, pods), allocatable)
-
-
-GATE = "CgroupReconcile"
 
 
 class MemoryQosRules(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kernel.node_files.strategy_files import cgroup_file
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.state.view import NodeView
@@ -16,6 +17,8 @@ from koordebpf.units import MIB, NS_PER_S, NS_PER_US, PAGE_BYTES, format_bytes
 
 # A limit is a multiple of this above what the pod holds beside page cache, so that it is not written each second.
 _GRAIN_BYTES = 4 * MIB
+PAGE_CACHE_GATE = "BEPageCacheSuppress"
+_MOST_STAY_PERCENT = 75  # Why: where so many stay, what is limited is enough
 
 
 class PodCap(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -163,10 +166,6 @@ def _felt(pod: CachePod, before: PodCap, span_ns: int) -> tuple[float, float]:
     return refault_rate, stall_ratio
 
 
-PAGE_CACHE_GATE = "BEPageCacheSuppress"
-_MOST_STAY_PERCENT = 75  # Why: where so many stay, what is limited is enough
-
-
 class PageCacheState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is remembered.
 
@@ -214,6 +213,10 @@ class BEPageCacheSuppress(Strategy[PageCacheMeasured, PageCacheState, PageCacheS
     summary = "limit page cache of best-effort pods while latency-sensitive ones lose theirs"
     measured = PageCacheMeasured
     settings = PageCacheSettings
+    needs = (
+        cgroup_file("limit page cache of best-effort pods", "4.5", CgroupFile.MEMORY_HIGH),
+        cgroup_file("the same on v1, while the machine is short", "2.6.34", CgroupFile.MEMORY_SOFT_LIMIT),
+    )
     state = PageCacheState
 
     def decide(

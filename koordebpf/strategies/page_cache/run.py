@@ -18,6 +18,8 @@ from koordebpf.strategies.page_cache.measure import PageCacheCollector
 from koordebpf.strategies.page_cache.values import PageCacheMeasured
 from koordebpf.units import PAGE_BYTES
 
+log = logging.getLogger(__name__)
+
 
 class PageCacheMetrics:
     """What was decided last, and how often limits failed. The loop writes, scrapes read."""
@@ -45,9 +47,6 @@ class PageCacheMetrics:
         yield GaugeMetricFamily("koordebpf_page_cache_refault_bytes_per_second", text, self._per_s * PAGE_BYTES)
         text = "Times that limits were lifted because refaults were no fewer with them."
         yield CounterMetricFamily("koordebpf_page_cache_failed_trials", text, self._failed)
-
-
-log = logging.getLogger(__name__)
 
 
 class PageCacheRunner(StrategyRunner[PageCacheMeasured, PageCacheDecision]):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kernel.node_files.strategy_files import KernelFile
 from koordebpf.policy.plan import PodAction
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
@@ -39,6 +40,9 @@ WHYS: Mapping[str, str] = {
 }
 _JUDGED_BYTES = 8 * MIB  # that zram stores. Why: an empty one holds its own tables, and would never be used
 _LEAST_BYTES = 16 * PAGE_BYTES  # less is not worth a system call
+PROACTIVE_RECLAIM_GATE = "ProactiveReclaim"
+_GRAIN_BYTES = 16 * MIB
+_SHOWN = 3  # pods of each reason
 
 
 class PodTrim(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -150,11 +154,6 @@ def _step_bytes(reclaimable_bytes: int, scale: float, nearness: float, settings:
     return min(wanted, room_bytes) // PAGE_BYTES * PAGE_BYTES
 
 
-PROACTIVE_RECLAIM_GATE = "ProactiveReclaim"
-_GRAIN_BYTES = 16 * MIB
-_SHOWN = 3  # pods of each reason
-
-
 class ReclaimState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is remembered: pods by UID, and of those that must not stall their counters at the last look."""
 
@@ -204,6 +203,10 @@ class ProactiveReclaim(Strategy[ReclaimMeasured, ReclaimState, ReclaimSettings])
     summary = "take idle memory from best-effort pods before it is short"
     measured = ReclaimMeasured
     settings = ReclaimSettings
+    needs = (
+        KernelFile("take idle memory", "5.19", None, "memory.reclaim", "memory", "Use cgroup v2."),
+        KernelFile("see the stall it causes", "4.20", None, "memory.pressure", "memory", "Boot with psi=1."),
+    )
     state = ReclaimState
 
     def decide(

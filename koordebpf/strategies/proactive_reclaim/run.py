@@ -25,6 +25,9 @@ from koordebpf.strategies.proactive_reclaim.measure import ReclaimCollector
 from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured
 from koordebpf.units import NS_PER_S, format_bytes
 
+log = logging.getLogger(__name__)
+_SAID_EACH_NS = 60 * NS_PER_S  # Why: one line a pod and minute says as much as ten
+
 
 class ReclaimMetrics:
     """What was taken, and whom it has hurt. The loop writes, scrapes read."""
@@ -67,11 +70,6 @@ class ReclaimMetrics:
         for why in WHYS:
             pods.add_metric([why], whys[why])
         yield pods
-
-
-log = logging.getLogger(__name__)
-
-_SAID_EACH_NS = 60 * NS_PER_S  # Why: one line a pod and minute says as much as ten
 
 
 class _Taken(msgspec.Struct):

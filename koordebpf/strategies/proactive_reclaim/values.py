@@ -9,6 +9,8 @@ import msgspec
 
 from koordebpf.units import MIB
 
+NO_RECLAIM_V1 = "cgroup v1 has no memory.reclaim: strategies.proactiveReclaim.softLimits is weaker"
+
 
 class ReclaimSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much is taken from a pod, and when nothing is.
@@ -38,9 +40,6 @@ class ReclaimSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     least_free_swap_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
     most_zram_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
     soft_limits: bool = False
-
-
-NO_RECLAIM_V1 = "cgroup v1 has no memory.reclaim: strategies.proactiveReclaim.softLimits is weaker"
 
 
 class TrimmedPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from koordebpf.kernel.cgroup.files import Sysctl
+from koordebpf.kernel.node_files.strategy_files import machine_file
 from koordebpf.policy.plan import PodAction
 from koordebpf.policy.reconcile.values import SysctlWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
@@ -21,6 +22,8 @@ from koordebpf.strategies.resctrl.values import (
     ResctrlMeasured,
     ResctrlSettings,
 )
+
+_GROUP_OF = {"LSE": "LSR", "LSR": "LSR", "LS": "LS", "BE": "BE"}
 
 
 def cache_mask(info: CacheInfo, start_percent: int, end_percent: int) -> int | str:
@@ -56,9 +59,6 @@ def bandwidth(info: BandwidthInfo, percent: int, settings: ResctrlSettings) -> i
     wanted = settings.absolute_bandwidth * percent // 100 if info.unit == "absolute" else percent
     gran = max(info.bandwidth_gran, 1)
     return min(max(-(-wanted // gran) * gran, info.min_bandwidth, 1), info.most)
-
-
-_GROUP_OF = {"LSE": "LSR", "LSR": "LSR", "LS": "LS", "BE": "BE"}
 
 
 class Members(msgspec.Struct, frozen=True):
@@ -174,6 +174,14 @@ class RdtResctrl(Strategy[ResctrlMeasured, Empty, ResctrlSettings]):
     summary = "give each QoS class its shares of L3 cache and memory bandwidth"
     measured = ResctrlMeasured
     record = GROUPS
+    needs = (
+        machine_file(
+            "share L3 cache and memory bandwidth",
+            "4.10",
+            "/sys/fs/resctrl/schemata",
+            "Use a CPU with RDT, AMD QoS or MPAM; mount -t resctrl resctrl /sys/fs/resctrl.",
+        ),
+    )
     settings = ResctrlSettings
     state = Empty
 

@@ -31,6 +31,8 @@ from koordebpf.strategies.resctrl.values import (
 RESCTRL = Path("/sys/fs/resctrl")
 _MOST_PERCENT, _MOST_ABSOLUTE = 100, 2048  # MAX_MBA_BW, MAX_MBA_BW_AMD of arch/x86/kernel/cpu/resctrl
 _ABSOLUTE_VENDORS = (b"AuthenticAMD", b"HygonGenuine")
+_PREFIX = "mon_L3_"
+_MOST_DOMAINS = 64  # Why: L3 caches of the largest machines
 
 
 class ResctrlCollector:
@@ -148,10 +150,6 @@ def _listed(tasks: Path) -> set[int]:
         return task_numbers(fd)
     finally:
         os.close(fd)
-
-
-_PREFIX = "mon_L3_"
-_MOST_DOMAINS = 64  # Why: L3 caches of the largest machines
 
 
 def read_monitoring(root: Path) -> tuple[MonitoredDomain, ...]:

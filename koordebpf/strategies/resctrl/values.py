@@ -10,6 +10,13 @@ import msgspec
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.hooks.measured import PodDirectory
 
+# The record of the groups that were made, beside the journal of the writer.
+GROUPS: Final = "resctrl-groups.json"
+# Group → class of the NodeSLO, in the order in which they are made.
+CLASSES: Final[Mapping[str, str]] = {"LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
+# percent: of the bandwidth, Intel and ARM MPAM. absolute: AMD, in 1/8 GB/s. mbps: mounted with mba_MBps.
+BandwidthUnit = Literal["percent", "absolute", "mbps"]
+
 
 class ResctrlSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the hardware does not say.
@@ -19,14 +26,6 @@ class ResctrlSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     absolute_bandwidth: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 160
-
-
-# The record of the groups that were made, beside the journal of the writer.
-GROUPS: Final = "resctrl-groups.json"
-# Group → class of the NodeSLO, in the order in which they are made.
-CLASSES: Final[Mapping[str, str]] = {"LSR": "lsrClass", "LS": "lsClass", "BE": "beClass"}
-# percent: of the bandwidth, Intel and ARM MPAM. absolute: AMD, in 1/8 GB/s. mbps: mounted with mba_MBps.
-BandwidthUnit = Literal["percent", "absolute", "mbps"]
 
 
 class CacheInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from koordebpf.kernel.cgroup.files import Sysctl, broken_sysctl_rule
+from koordebpf.kernel.node_files.strategy_files import SCHED_FEATURES, machine_file
 from koordebpf.policy.reconcile.values import SysctlWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.printable import printable
@@ -95,6 +96,23 @@ class SystemConfig(Strategy[SystemMeasured, Empty, SystemConfigSettings]):
     gate = "SystemConfig"
     summary = "set the kernel's watermarks and scheduler features as NodeSLO says"
     measured = SystemMeasured
+    needs = (
+        *(
+            machine_file(
+                f"set {each.value}",
+                since,
+                f"/proc/sys/{each.path}",
+                "Give the agent a writable /proc/sys: deploy/components/privileged.",
+            )
+            for each, since in ((Sysctl.MIN_FREE_KBYTES, "2.6"), (Sysctl.WATERMARK_SCALE_FACTOR, "4.6"))
+        ),
+        machine_file(
+            "switch scheduler features",
+            "2.6.25",
+            SCHED_FEATURES,
+            "Mount debugfs at /sys/kernel/debug, with CONFIG_SCHED_DEBUG.",
+        ),
+    )
     settings = SystemConfigSettings
     state = Empty
 
