@@ -1,4 +1,4 @@
-"""A new strategy costs a folder and a line in the tuple: gate, configuration, plan and table come by themselves."""
+"""A new strategy costs a folder and a line in the list: gate, configuration, plan and table come by themselves."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def frame(package: Path) -> Path:
+    recorded = json.loads(encode_frame(cpu_frame()))
+    recorded["measured"]["parts"]["bestEffortWeight"] = {"tasks": 9, "paths": {"be-0": "kubepods/besteffort/pod0"}}
     path = package / "frame.json"
-    path.write_bytes(encode_frame(cpu_frame()))
+    path.write_text(json.dumps(recorded))
     return path
 
 
@@ -33,10 +35,10 @@ def test_the_configuration_file_has_its_gate_and_settings_with_their_reasons(pac
     shown = koordebpf_in(package, "config", "show")
     assert f"{GATE}: false" in shown
     assert "bestEffortWeight:" in shown
-    assert "Of the CPUs in use, from which on best-effort pods weigh less. Why 50: half of them wait then." in " ".join(
+    assert "Run or wait, from which on they do. Why 8: two a CPU of a small node." in " ".join(
         shown.replace("#", " ").split()
     )
-    assert "busyPercent: 50" in shown
+    assert "busyTasks: 8" in shown
     assert (
         GATE
         not in subprocess.run(
@@ -48,12 +50,12 @@ def test_the_configuration_file_has_its_gate_and_settings_with_their_reasons(pac
 def test_a_wrong_setting_is_named(package: Path) -> None:
     (package / "config.yaml").write_text(
         "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\n"
-        "strategies: {bestEffortWeight: {busyPercent: many}}\n"
+        "strategies: {bestEffortWeight: {busyTasks: many}}\n"
     )
     command = [sys.executable, "-m", "koordebpf", "config", "check", "config.yaml"]
     done = subprocess.run(command, cwd=package, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "strategies.bestEffortWeight.busyPercent" in done.stdout
+    assert "strategies.bestEffortWeight.busyTasks" in done.stdout
 
 
 @pytest.mark.slow
@@ -65,19 +67,30 @@ def test_the_plan_shows_it_where_its_gate_is_on(package: Path, frame: Path) -> N
     on.write_text(json.dumps(recorded))
     page = koordebpf_in(package, "plan", on)
     assert "bestEffortWeight" in page
-    assert "% of the CPUs are used, busy is 50 %" in page
-    decided = json.loads(koordebpf_in(package, "plan", "--json", on))["strategies"]["bestEffortWeight"]
-    busy = "cpu.shares" in {write["file"] for write in decided["writes"]}
-    lower = json.loads(koordebpf_in(package, "plan", "--json", "--config", _config(package, busy), on))
-    assert ("cpu.shares" in {w["file"] for w in lower["strategies"]["bestEffortWeight"]["writes"]}) is not busy
+    assert "9 tasks run or wait, busy is 8" in page
+    for busy_tasks, shares in ((9, [4]), (10, [])):
+        decided = json.loads(koordebpf_in(package, "plan", "--json", "--config", _config(package, busy_tasks), on))
+        writes = decided["strategies"]["bestEffortWeight"]["writes"]
+        assert [each["value"] for each in writes] == shares
 
 
-def _config(package: Path, busy: bool) -> Path:
+def test_a_frame_whose_measurement_is_not_of_its_form_is_refused_by_name(package: Path, frame: Path) -> None:
+    recorded = json.loads(frame.read_text())
+    recorded["measured"]["parts"]["bestEffortWeight"]["tasks"] = "many"
+    odd = package / "odd.json"
+    odd.write_text(json.dumps(recorded))
+    command = [sys.executable, "-m", "koordebpf", "plan", str(odd)]
+    done = subprocess.run(command, cwd=package, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "measured.parts.bestEffortWeight.tasks" in done.stderr
+
+
+def _config(package: Path, busy_tasks: int) -> Path:
     path = package / "other.yaml"
     path.write_text(
         "apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\n"
         f"featureGates: {{{GATE}: true}}\n"
-        f"strategies: {{bestEffortWeight: {{busyPercent: {100 if busy else 0}}}}}\n"
+        f"strategies: {{bestEffortWeight: {{busyTasks: {busy_tasks}}}}}\n"
     )
     return path
 
