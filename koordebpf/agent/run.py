@@ -33,7 +33,6 @@ from koordebpf.agent.runners import open_runners
 from koordebpf.agent.serving import node_name, open_metrics, series_metrics, serve_reports
 from koordebpf.agent.shadow.open import NO_SHADOW, open_shadow
 from koordebpf.agent.sinks import Sinks, open_sinks
-from koordebpf.agent.strategies.hooks import hooks_of
 from koordebpf.agent.strategies.ladder import Ladder, open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import OwnStrategies
@@ -187,7 +186,7 @@ def _open_agent(
     executor = executors.enter_context(closing(open_executor(config, by_cgroup, outcomes, actions, watch.index)))
     emergency = open_emergency(config, by_cgroup, kept_list, executors)
     sinks, metrics, recent = _open_sinks(config, measuring, acting, actions, stack, dry_run=executor.is_dry_run)
-    writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, hooks_of(config))
+    writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, config.feature_gates)
     cpu = stack.enter_context(closing(CpuSampler(watch, measuring.series, config.wake.burst_window_ns)))
     suppression = stack.enter_context(closing(Suppression(config.suppress, writer, folder, metrics.suppression)))
     kill = open_kill(config, executor, by_cgroup, executors)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from koordebpf.agent.katalyst.open import open_katalyst
-from koordebpf.agent.strategies.hooks import open_runtime_hooks
 from koordebpf.decision.strategies import STRATEGIES
+from koordebpf.policy.strategy import Strategy
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import Runner
 
@@ -23,17 +23,21 @@ _MONITOR_GATE: Final = "ResctrlCollector"
 
 def openers(node: NodeContext) -> Iterator[Open]:
     """Yield what opens each runner that this node is to have; it returns None where the node lacks what it needs."""
-    yield open_runtime_hooks
-    for each in STRATEGIES:
-        is_on = node.config.feature_gates.get(each.gate, each.is_on)
-        has_left = node.folder is not None and each.record is not None and (node.folder / each.record).exists()
-        if (is_on or has_left) and find_spec(each.run_module):
-            yield import_module(each.run_module).open_runner
+    modules = dict.fromkeys(each.run_module for each in STRATEGIES if _has_runner(each, node))
+    for module in modules:
+        if find_spec(module):
+            yield import_module(module).open_runner
     if node.config.feature_gates.get(_MONITOR_GATE):
         from koordebpf.strategies.resctrl.monitor import open_resctrl_monitor
 
         yield open_resctrl_monitor
     yield open_katalyst
+
+
+# What one that was killed has left is put back with the gate off, too.
+def _has_runner(strategy: Strategy[Any, Any, Any], node: NodeContext) -> bool:
+    has_left = node.folder is not None and strategy.record is not None and (node.folder / strategy.record).exists()
+    return has_left or strategy.is_asked(node.config.feature_gates)
 
 
 def open_runners(node: NodeContext) -> tuple[Runner, ...]:

@@ -9,9 +9,6 @@ from pathlib import Path
 import click
 
 from koordebpf.act.evict.unfinished_kill import frozen_by
-from koordebpf.act.hooks import COOKIES, SCORES
-from koordebpf.act.hooks.core_cookies import CoreCookies
-from koordebpf.act.hooks.oom_scores import OomScores
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places
@@ -25,6 +22,8 @@ from koordebpf.kernel.cgroup.freezer import thaw
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
 from koordebpf.kernel.io.degraded import reason_of
 from koordebpf.store.wal import IN_FLIGHT_PATH, read_in_flight
+from koordebpf.strategies.hooks.tasks import CoreCookies, OomScores
+from koordebpf.strategies.hooks.values import COOKIES, SCORES
 from koordebpf.strategies.resctrl.groups import ResctrlGroups
 from koordebpf.strategies.resctrl.measure import RESCTRL
 from koordebpf.strategies.resctrl.values import GROUPS

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from koordebpf.policy.evict.all_features import FEATURES
-from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.hooks.settings import HookSettings
-from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
 from koordebpf.slo.feature_gates import KOORDLET_GATES
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.block_io.decide import BLOCK_IO
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST
+from koordebpf.strategies.hooks.decide import RUNTIME_HOOKS
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
 from koordebpf.strategies.page_cache.decide import BE_PAGE_CACHE_SUPPRESS
 from koordebpf.strategies.proactive_reclaim.decide import PROACTIVE_RECLAIM
@@ -64,50 +61,52 @@ QOS_GATES: Mapping[str, bool] = dict.fromkeys((CPU_BURST.gate, SYSTEM_CONFIG.gat
 FEATURE_GATES: Mapping[str, bool] = {each.gate: each.is_on for each in STRATEGIES} | _OTHER_GATES | dict(JOB_GATES)
 OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.items() if name not in KOORDLET_GATES}
 
-# Sections of the configuration file that several strategies share.
-_SHARED: Mapping[type[msgspec.Struct], str] = {
-    EvictSettings: "eviction",
-    SuppressSettings: "suppress",
-    HookSettings: "strategies.hooks",
-}
 # The type of each part of `Measured.parts`.
 PARTS: Mapping[str, type[Any]] = {each.part: each.measured for each in STRATEGIES if each.measured is not None}
 # The files of the kernel that each needs, by its feature gate.
 KERNEL_FILES = tuple((each.gate, file) for each in STRATEGIES for file in each.needs)
-OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.settings not in (EvictSettings, SuppressSettings))
+# Without those of eviction and of suppression.
+OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.shared_section not in ("eviction", "suppress"))
+_SECTIONS = "strategies."
+# By the name of a section; those that several share come last.
+_SETTINGS: Mapping[str, type[msgspec.Struct]] = {
+    **{each.name: each.settings for each in OWN_STRATEGIES if each.shared_section is None},
+    **{
+        each.shared_section.removeprefix(_SECTIONS): each.settings
+        for each in OWN_STRATEGIES
+        if each.shared_section is not None
+    },
+}
 
 if TYPE_CHECKING:
     StrategySettings = msgspec.Struct
 else:
     StrategySettings = msgspec.defstruct(
         "StrategySettings",
-        [
-            *(
-                (each.name, each.settings, each.settings())
-                for each in OWN_STRATEGIES
-                if each.settings not in (Empty, HookSettings)
-            ),
-            ("hooks", HookSettings, HookSettings()),
-        ],
+        [(name, settings, settings()) for name, settings in _SETTINGS.items() if settings is not Empty],
         frozen=True,
         forbid_unknown_fields=True,
         namespace={"__doc__": "A section for each strategy that has settings of its own."},
     )
 
 
+def taken_over(feature_gates: Mapping[str, bool]) -> frozenset[str]:
+    """Return the names of those that are on and continue from what the agent before wrote."""
+    return frozenset(each.name for each in STRATEGIES if each.is_taken_over and feature_gates.get(each.gate))
+
+
 def section_of(strategy: Strategy[Any, Any, Any]) -> str | None:
     """Return the section of the configuration file that has a strategy's settings; None: it has none."""
     if strategy.settings is Empty:
         return None
-    return _SHARED.get(strategy.settings) or strategy.section or f"strategies.{strategy.name}"
+    return strategy.shared_section or strategy.section or f"{_SECTIONS}{strategy.name}"
 
 
 def settings_of(strategy: Strategy[Any, Any, Any], sections: Any) -> Any:
     """Return a strategy's settings out of `eviction`, `suppress` and `strategies` of a configuration."""
     if strategy.settings is Empty:
         return Empty()
-    section = _SHARED.get(strategy.settings)
-    return attrgetter(section or f"strategies.{strategy.name}")(sections)
+    return attrgetter(strategy.shared_section or f"{_SECTIONS}{strategy.name}")(sections)
 
 
 def decide_strategies(

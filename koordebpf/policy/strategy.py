@@ -94,9 +94,11 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     `settings`          a type whose docstring says of each field what it is and why its default; it is a section of
                         the configuration file.
     `section`           the name of that section; None: strategies.<name>.
+    `shared_section`    of settings that it shares with others, or has outside `strategies`; None: it does not.
     `measured`          the type of what is measured for it alone; None: it decides from what every view has.
     `part`              the key of that in `Measured.parts`: its name, or one that several strategies share.
     `state`             a type with a default for each field.
+    `is_taken_over`     what it wrote stays where an agent stands by: that one continues from there.
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
     `reads_eviction`    it is given section `eviction`, too: it chooses pods that those settings may protect.
     `annotations`       of pods, that its decision reads by their own names; `labels` the same. Recordings keep them.
@@ -115,9 +117,11 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     measured: type[M] | None = None
     is_on: bool = False
     decides_when_off: bool = False
+    is_taken_over: bool = False
     needs_cpu: bool = False
     reads_eviction: bool = False
     section: str | None = None
+    shared_section: str | None = None
     annotations: frozenset[str] = frozenset()
     labels: frozenset[str] = frozenset()
     needs: tuple[KernelFile, ...] = ()

@@ -40,7 +40,7 @@ import sys, time
 from koordebpf.agent.colocation.container_answers import ContainerAnswers
 from koordebpf.kube.nri.plugin import NriPlugin
 from koordebpf.kube.nri.settings import NriSettings
-from koordebpf.policy.hooks.values import HookRules
+from koordebpf.strategies.hooks.values import HookRules
 import os
 settings = NriSettings(socket=sys.argv[1], backoff_ns=50_000_000)
 answers = ContainerAnswers(HookRules(hooks=frozenset({"BatchResource"})), os.eventfd(0), dry_run=False)

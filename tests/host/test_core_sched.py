@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.hooks import COOKIES
-from koordebpf.act.hooks.core_cookies import CoreCookies
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import SupportError
 from koordebpf.kernel.proc.core_sched import cookie_of
-from koordebpf.policy.hooks.writes import TaskSetting
+from koordebpf.policy.reconcile.pod_files import TaskSetting
+from koordebpf.strategies.hooks.tasks import CoreCookies
+from koordebpf.strategies.hooks.values import COOKIES
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.rigs.cgroups import CpuNode, cpu_node

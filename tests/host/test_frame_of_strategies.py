@@ -17,8 +17,8 @@ from koordebpf.decision.strategies import OWN_STRATEGIES
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.runner.context import NodeContext
+from koordebpf.strategies.hooks.decide import HOOKS_PART
 from koordebpf.tools.top import one_frame as module
 from tests.host.rigs.memory_qos_node import MemoryQosNode
 from tests.host.test_proactive_reclaim import read_once, sleeper

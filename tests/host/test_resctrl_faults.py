@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from koordebpf.act.resctrl import GROUPS
 
-from koordebpf.act.hooks.task_record import TaskRecord
+from koordebpf.act.task_record import TaskRecord
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places

@@ -16,7 +16,7 @@ from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.nodeslo import parse_nodeslo
 from koordebpf.slo.spec import strategy_of_configmap
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
+from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
 from tests.support.values.builders import frame, pod
 
 JSON = st.recursive(

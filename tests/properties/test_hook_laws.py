@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.policy.hooks.adjust import UNLIMITED, HookRules, Setting, container_adjustment, pod_adjustment
-from koordebpf.policy.hooks.values import HOOKS
-from koordebpf.policy.hooks.writes import pod_writes
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
 from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.slo.spec import NodeSLOSpec
-from koordebpf.state.hooks.measured import PodDirectory
-from koordebpf.state.hooks.pods import HookPod, annotated_pod
+from koordebpf.state.pods.directories import PodDirectory
+from koordebpf.state.pods.hook_pods import HookPod, annotated_pod
+from koordebpf.strategies.hooks.adjust import UNLIMITED, HookRules, Setting, container_adjustment, pod_adjustment
+from koordebpf.strategies.hooks.decide import pod_writes
+from koordebpf.strategies.hooks.values import HOOKS
 from tests.support.values.hooks import batch, hook_pod_of
 
 AMOUNTS = st.integers(0, 9_000)

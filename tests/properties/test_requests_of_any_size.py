@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from koordebpf.kube.cache.objects import Container, ResourceRequirements
 from koordebpf.policy.decide import decide
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.hooks.pods import hook_pod
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.state.pods.hook_pods import hook_pod
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.memory_qos.decide import WantedOfNode
 from koordebpf.strategies.memory_qos.values import memory_pod

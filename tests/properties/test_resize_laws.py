@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from koordebpf.controller.batch.facts import pod_record
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.predict.pods import predicted_pod
-from koordebpf.state.hooks.pods import hook_pod
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.state.pods.hook_pods import hook_pod
 from koordebpf.strategies.memory_qos.values import memory_pod
 
 _AMOUNTS = st.integers(1, 64)

@@ -21,7 +21,7 @@ _KERNEL = {
     "kernel/proc/oom_score.py": "oom_score_adj of processes, which end; what each container had is on disk before",
 }
 _OWN = {
-    "act/hooks/task_record.py",
+    "act/task_record.py",
     "act/notify/folders.py",  # notices, in directories of pods
     "act/writer/journal.py",
     "kernel/io/regular_file.py",  # for those that are named here

@@ -14,12 +14,12 @@ from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
+from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame
+from koordebpf.strategies.hooks.decide import HOOKS_PART
 from tests.support.values.cpu_burst import ONE, POD, BurstNode, container, pod
 
 QUOTA = CgroupFile.CPU_QUOTA

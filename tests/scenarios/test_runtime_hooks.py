@@ -14,12 +14,12 @@ from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology, ObjectMeta, Pod, PodCondition
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.hooks.measured import ApplicationDirectory, HooksMeasured, PodDirectory
 from koordebpf.state.measured import MeasuredParts
+from koordebpf.state.pods.directories import ApplicationDirectory, HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame
+from koordebpf.strategies.hooks.decide import HOOKS_PART
 from tests.support.values.cpu_nodes import cpu_frame
 from tests.support.values.hooks import batch, batch_pod_object
 from tests.unit.policy.test_hooks_others import qos_of

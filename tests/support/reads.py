@@ -12,13 +12,10 @@ import msgspec
 from koordebpf.decision.decide_tick import tick_view
 from koordebpf.decision.strategies import PARTS, STRATEGIES, settings_of
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.policy.hooks.strategy import HOOKS_PART
 from koordebpf.policy.katalyst.inner import INNER, choose_inside, look_inside
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
-from koordebpf.state.hooks.measured import HookView
-from koordebpf.state.hooks.view import hook_view
 from koordebpf.state.katalyst.answers import PluginAnswer
 from koordebpf.state.katalyst.measured import KatalystMeasured
 from koordebpf.state.measured import Measured
@@ -29,6 +26,8 @@ from koordebpf.strategies.block_io.decide import BLOCK_IO
 from koordebpf.strategies.block_io.values import BlockIOView, block_io_view
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST
 from koordebpf.strategies.cpu_burst.values import BurstView, burst_view
+from koordebpf.strategies.hooks.decide import HOOKS_PART
+from koordebpf.strategies.hooks.values import HookView, hook_view
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
 from koordebpf.strategies.memory_qos.values import MemoryQosView, memory_qos_view
 

@@ -11,10 +11,10 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.hooks.collector import HookCollector
+from koordebpf.collect.pod_directories import HookCollector
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kube.cache.objects import ClusterState, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus
-from koordebpf.state.hooks.measured import ApplicationDirectory, HooksMeasured
+from koordebpf.state.pods.directories import ApplicationDirectory, HooksMeasured
 from koordebpf.units import NS_PER_S
 from tests.support.values.machines import machine, write_sysfs
 

@@ -6,9 +6,9 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.hooks.directories import PodDirectoryCache, pod_directories
+from koordebpf.collect.pod_directories import PodDirectoryCache, pod_directories
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
-from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.pods.directories import PodDirectory
 
 A, B = "a" * 64, "b" * 64
 

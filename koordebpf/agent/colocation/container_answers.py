@@ -24,17 +24,16 @@ from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.time_slice import shorten_time_slice
 from koordebpf.kube.nri.counts import NriCounts
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
-from koordebpf.policy.hooks.adjust import container_adjustment
-from koordebpf.policy.hooks.batch_resource import without_lifts
-from koordebpf.policy.hooks.rules import hook_rules
-from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
-from koordebpf.policy.hooks.values import PERIOD_US, Adjustment, HookRules
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
-from koordebpf.state.hooks.measured import HooksMeasured, HookView
-from koordebpf.state.hooks.pods import HookContainer, HookPod, annotated_pod
+from koordebpf.state.pods.directories import HooksMeasured
+from koordebpf.state.pods.hook_pods import HookContainer, HookPod, annotated_pod
 from koordebpf.state.series.node import NodeSeries
+from koordebpf.strategies.hooks.adjust import container_adjustment
+from koordebpf.strategies.hooks.batch_resource import without_lifts
+from koordebpf.strategies.hooks.decide import RUNTIME_HOOKS, hook_rules
+from koordebpf.strategies.hooks.values import PERIOD_US, Adjustment, HookRules, HookView
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:

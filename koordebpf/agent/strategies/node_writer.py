@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from koordebpf.act.writer.change import FileChange
@@ -16,7 +16,7 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.decision.strategies import STRATEGIES
+from koordebpf.decision.strategies import STRATEGIES, taken_over
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.degraded import Degraded
@@ -37,11 +37,11 @@ def open_node_writer(
     tell: Callable[[FileChange], None],
     loop: Loop,
     stack: contextlib.ExitStack,
-    continued: Collection[str] = (),
+    feature_gates: Mapping[str, bool] = {},
 ) -> CgroupWriter:
     """Return the writer, after what an agent that was killed has left in force is restored.
 
-    What its suppression wrote stays, and what the strategies in `continued` did: this agent continues from it.
+    What its suppression wrote stays, and what strategies did that are on and are taken over.
 
     Args:
         settings: how it writes.
@@ -49,7 +49,7 @@ def open_node_writer(
         tell: gets each change of a file, done or not.
         loop: is woken when systemd has reset a slice.
         stack: closes the journal.
-        continued: names of strategies that will say what they want of the same files.
+        feature_gates: of the agent.
     Without a journal it writes nothing, until there is one.
 
     Raises:  SupportError: there is no cgroup hierarchy.
@@ -64,7 +64,7 @@ def open_node_writer(
     writer.overwritten = _watch_resets(loop, stack)
     owners = {owner for original in journal.originals.values() for owner in original.owners}
     try:
-        for owner in sorted(owners - {SUPPRESS, *continued}):
+        for owner in sorted(owners - {SUPPRESS, *taken_over(feature_gates)}):
             writer.restore(now_ns, owner=owner)
     except OSError as error:
         log.warning("%s: %s: what was written is restored, and would be once more", journal.path, error.strerror)

@@ -13,7 +13,6 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.node_lock import is_awaited
 from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.decision.strategies import OWN_STRATEGIES
-from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import GATE_OFF, Decision
 from koordebpf.runner.runner import Runner
@@ -76,10 +75,10 @@ class OwnStrategies(Runner):
                 (self._idle.add if made.skipped else self._idle.discard)(each.name)
 
     def close(self) -> None:
-        """Restore everything, but what runtime hooks wrote where an agent stands by: it continues from there."""
-        kept = {each.name for each in RUNTIME_HOOKS} if self._folder and is_awaited(self._folder) else set()
+        """Restore everything, but what an agent that stands by continues from."""
+        is_succeeded = self._folder is not None and is_awaited(self._folder)
         for each in OWN_STRATEGIES:
-            if each.name in kept:
+            if is_succeeded and each.is_taken_over:
                 continue
             with contextlib.suppress(OSError):  # it is done; from the journal it would be done once more
                 self._writer.restore(time.monotonic_ns(), owner=each.name, wait_s=WAIT_S)

@@ -37,6 +37,7 @@ class Feature(Strategy[None, Empty, EvictSettings]):
     """
 
     settings = EvictSettings
+    shared_section = "eviction"
     state = Empty
     is_one_by_one = False
 

@@ -24,6 +24,7 @@ class BeCpuSuppress(Strategy[None, SuppressState, SuppressSettings]):
     summary = "hold best-effort pods to the CPU that others leave"
     is_on = True
     settings = SuppressSettings
+    shared_section = "suppress"
     state = SuppressState
     decides_when_off = True  # what it wrote is then restored step by step
     needs_cpu = True

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known, is_same
-from koordebpf.collect.hooks.directories import PodDirectoryCache
+from koordebpf.collect.pod_directories import PodDirectoryCache
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.host.block_devices import WholeDisks, whole_disks

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import MIN_QUOTA_US, CgroupFile
 from koordebpf.kernel.node_files.strategy_files import cgroup_file
-from koordebpf.policy.hooks.cpu_normalization import is_normalized, normalization_ratio
-from koordebpf.policy.hooks.values import CPU_NORMALIZATION
+from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION, is_normalized, normalization_ratio
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
-from koordebpf.state.hooks.pods import HookPod
+from koordebpf.state.pods.hook_pods import HookPod
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.cpu_burst.values import (
     CPU_BURST_ANNOTATION,

@@ -14,10 +14,9 @@ from koordebpf.quantity import quantity_millicpu
 from koordebpf.slo.convert import overlaid
 from koordebpf.slo.overlay import decode_object
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
-from koordebpf.state.hooks.pods import HookPod
-from koordebpf.state.hooks.view import KnownHookPods
 from koordebpf.state.pods.effective import is_resize_refused
 from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.pods.hook_pods import HookPod, KnownHookPods
 from koordebpf.state.pods.requests import NATIVE_CPU
 
 CPU_BURST_ANNOTATION = "koordinator.sh/cpuBurst"

@@ -19,12 +19,12 @@ from msgspec.structs import asdict, replace
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.node_files.strategy_files import cgroup_file
-from koordebpf.policy.hooks.writes import HookWrite, paths_of
+from koordebpf.policy.reconcile.pod_files import HookWrite, paths_of
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.strategies.resource_qos import DEFAULT_RESOURCE_QOS, MemoryQOS, QOSClass, ResourceQOSStrategy
-from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.memory_qos.values import (
     CLASSES,

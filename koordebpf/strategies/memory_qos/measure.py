@@ -5,13 +5,13 @@ Directories are found as for runtime hooks.
 
 from __future__ import annotations
 
-from koordebpf.collect.hooks.collector import HookCollector
+from koordebpf.collect.pod_directories import HookCollector
 from koordebpf.errors import CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, file_name, parse_value
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.text_file import read_kernel_file
-from koordebpf.state.hooks.measured import HooksMeasured
+from koordebpf.state.pods.directories import HooksMeasured
 from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, Protection
 
 _ALL = "Guaranteed"  # the directory of all pods

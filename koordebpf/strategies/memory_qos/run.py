@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from koordebpf.collect.hooks.collector import HookCollector
+from koordebpf.collect.pod_directories import HookCollector
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.report.pod_settings import PodLines, PodSetting
 from koordebpf.runner.context import NodeContext

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from koordebpf.act.hooks.task_record import TaskRecord
+from koordebpf.act.task_record import TaskRecord
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.foreign import Corrections, ForeignPolicy
 from koordebpf.errors import errno_name

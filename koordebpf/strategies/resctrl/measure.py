@@ -17,7 +17,7 @@ from koordebpf.kernel.node_files.schemata import parse_schemata
 from koordebpf.kernel.proc.mounts import read_mounts
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.slo.strategies.resource_qos import QOSClass
-from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.strategies.resctrl.values import (
     CLASSES,
     BandwidthInfo,

@@ -16,7 +16,7 @@ from koordebpf.decision.pod_keys import ANNOTATIONS, LABELS
 from koordebpf.decision.strategies import FEATURE_GATES, PARTS, STRATEGIES
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.hooks.cpu_normalization import RATIO_ANNOTATION
+from koordebpf.policy.cpu_normalization import RATIO_ANNOTATION
 from koordebpf.policy.predict.predictors import RAW_ALLOCATABLE_ANNOTATION
 from koordebpf.slo.manager import keys as configmap
 from koordebpf.slo.manager.effective import BANDWIDTH_ANNOTATION

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.state.hooks.pods import HookPod, hook_pod
+from koordebpf.state.pods.hook_pods import HookPod, hook_pod
 
 
 def batch(request: int = 0, limit: int = 0, memory: int = 0) -> dict[str, dict[str, int]]:

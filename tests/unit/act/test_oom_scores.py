@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.hooks.oom_scores import OomScores
-from koordebpf.act.hooks.processes import processes_in
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.kernel.proc.oom_score import change_score
-from koordebpf.policy.hooks.writes import TaskSetting
+from koordebpf.policy.reconcile.pod_files import TaskSetting
+from koordebpf.strategies.hooks.tasks import OomScores, processes_in
 
 NAME = max(line.rpartition("/")[2] for line in Path("/proc/self/cgroup").read_text().splitlines())
 PATH = f"pod/{NAME}"

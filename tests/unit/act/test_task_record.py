@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.act.hooks.task_record import TaskRecord, TaskReports
+from koordebpf.act.task_record import TaskRecord, TaskReports
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.policy.hooks.writes import TaskSetting
+from koordebpf.policy.reconcile.pod_files import TaskSetting
 
 SETTING = TaskSetting("pod/a", "team/web", "a", 700, "OOMScoreAdj", "annotation oom-score-adj")
 

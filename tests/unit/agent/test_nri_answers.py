@@ -17,8 +17,8 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
-from koordebpf.policy.hooks.values import HookRules
 from koordebpf.slo.pods.share_pools import SharePool
+from koordebpf.strategies.hooks.values import HookRules
 from koordebpf.tools.doctor_nri import nri_sources
 
 GIB = 1 << 30

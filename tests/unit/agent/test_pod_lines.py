@@ -12,7 +12,7 @@ from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Empty, Strategy
 from koordebpf.report.pod_settings import PodLines, PodSetting, pod_settings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.block_io.decide import BLOCK_IO

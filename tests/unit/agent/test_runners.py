@@ -13,15 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.agent.runners import open_runners
-from koordebpf.agent.strategies import hooks
-from koordebpf.agent.strategies.hooks import RuntimeHooks
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
-from koordebpf.policy.hooks.strategy import HookDecision
-from koordebpf.policy.hooks.writes import TaskSetting
+from koordebpf.policy.reconcile.pod_files import TaskSetting
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import GATE_OFF, Empty
 from koordebpf.runner.runner import Runner
@@ -32,6 +29,8 @@ from koordebpf.strategies.block_io.values import BlockIOMeasured
 from koordebpf.strategies.cpu_burst.decide import BurstDecision, BurstState
 from koordebpf.strategies.cpu_burst.run import CpuBurstMetrics, CpuBurstRunner
 from koordebpf.strategies.cpu_burst.values import BurstMeasured
+from koordebpf.strategies.hooks.decide import HookDecision
+from koordebpf.strategies.hooks.run import RuntimeHooks
 from koordebpf.strategies.memory_qos.decide import MemoryQosDecision
 from koordebpf.strategies.memory_qos.run import MemoryQosRunner
 from koordebpf.strategies.memory_qos.values import MemoryQosMeasured
@@ -43,11 +42,10 @@ from tests.support.contexts import context_of
 from tests.support.values.builders import frame
 
 if TYPE_CHECKING:
-    from koordebpf.act.hooks.core_cookies import CoreCookies
-    from koordebpf.act.hooks.oom_scores import OomScores
-    from koordebpf.collect.hooks.collector import HookCollector
+    from koordebpf.collect.pod_directories import HookCollector
     from koordebpf.strategies.block_io.measure import BlockIOCollector
     from koordebpf.strategies.cpu_burst.measure import ThrottleWatch
+    from koordebpf.strategies.hooks.tasks import CoreCookies, OomScores
     from koordebpf.strategies.memory_qos.measure import MemoryQosCollector
     from koordebpf.strategies.resctrl.groups import ResctrlGroups
     from koordebpf.strategies.resctrl.measure import ResctrlCollector
@@ -72,8 +70,7 @@ def open_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open
 
     def _open(gates: dict[str, bool], *controllers: str, **given: Any) -> tuple[Runner, ...]:
         mounts = {name: ControllerMount(2, tmp_path) for name in controllers}
-        monkeypatch.setattr(hooks, "find_controllers", lambda: mounts)
-        for name in ("block_io", "cpu_burst", "memory_qos", "resctrl"):
+        for name in ("block_io", "cpu_burst", "hooks", "memory_qos", "resctrl"):
             monkeypatch.setattr(f"koordebpf.strategies.{name}.run.find_controllers", lambda: mounts)
         hierarchy = MemoryHierarchy(2, tmp_path, 0)
         scope = SimpleNamespace(node_path="", hierarchy=hierarchy)

@@ -6,7 +6,7 @@ import pytest
 
 from koordebpf.collect.hardware.cold_memory import ColdMemoryCollector
 from koordebpf.collect.hardware.gpu import GpuCollector
-from koordebpf.collect.hooks.collector import HookCollector
+from koordebpf.collect.pod_directories import HookCollector
 from koordebpf.strategies.block_io.measure import BlockIOCollector
 from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
 from koordebpf.units import NS_PER_S

@@ -7,11 +7,11 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.hooks.adjust import UNLIMITED, Adjustment, HookContainer, HookPod, HookRules
-from koordebpf.policy.hooks.adjust import container_adjustment as of_container
-from koordebpf.policy.hooks.adjust import pod_adjustment as of_pod
 from koordebpf.slo.pods.extended_resources import BATCH_CPU, EXTENDED_RESOURCE_ANNOTATION
-from koordebpf.state.hooks.pods import annotated_pod
+from koordebpf.state.pods.hook_pods import annotated_pod
+from koordebpf.strategies.hooks.adjust import UNLIMITED, Adjustment, HookContainer, HookPod, HookRules
+from koordebpf.strategies.hooks.adjust import container_adjustment as of_container
+from koordebpf.strategies.hooks.adjust import pod_adjustment as of_pod
 from tests.support.values.hooks import batch, hook_pod_of
 
 GIB = 1 << 30

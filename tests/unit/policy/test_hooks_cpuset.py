@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from koordebpf.policy.hooks.adjust import UNLIMITED, HookRules, container_adjustment, pod_adjustment
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
 from koordebpf.slo.pods.share_pools import SharePool
+from koordebpf.strategies.hooks.adjust import UNLIMITED, HookRules, container_adjustment, pod_adjustment
 from tests.support.values.hooks import hook_pod_of
 
 POOLS = (SharePool(0, 0, (0, 1, 2)), SharePool(0, 1, (4, 5, 6)))

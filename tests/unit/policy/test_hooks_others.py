@@ -8,10 +8,10 @@ from typing import ClassVar
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.hooks.adjust import HookRules, container_adjustment, pod_adjustment
-from koordebpf.policy.hooks.cpu_normalization import RATIO_ANNOTATION, normalization_ratio
-from koordebpf.policy.hooks.group_identity import application_identity, directory_identity
+from koordebpf.policy.cpu_normalization import RATIO_ANNOTATION, normalization_ratio
 from koordebpf.slo.spec import parse_spec
+from koordebpf.strategies.hooks.adjust import HookRules, container_adjustment, pod_adjustment
+from koordebpf.strategies.hooks.group_identity import application_identity, directory_identity
 from tests.support.values.hooks import batch, hook_pod_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.strategies.memory_qos.decide import WantedOfNode, directory_writes, memory_qos_rules, pod_writes
 from koordebpf.strategies.memory_qos.values import (

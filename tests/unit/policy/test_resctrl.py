@@ -18,7 +18,7 @@ from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.hooks.measured import PodDirectory
+from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.strategies.resctrl.decide import bandwidth, cache_mask
 from koordebpf.strategies.resctrl.values import (
     BandwidthInfo,

@@ -22,8 +22,8 @@ from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.guard_facts import GuardFacts
-from koordebpf.state.hooks.measured import PodDirectory
 from koordebpf.state.measured import MeasuredParts
+from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.store.frames import RecordedTick
 from koordebpf.store.v1.encode import node_plan_json
 from koordebpf.strategies.proactive_reclaim.decide import PodTrim, ReclaimState

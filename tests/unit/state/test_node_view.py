@@ -22,8 +22,8 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import capacity_doubt, node_capacity_bytes, view_of_frame
 from koordebpf.state.cpu.measured import MissingDirectory
-from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
 from koordebpf.state.measured import MeasuredParts, NodeMeasure
+from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
 from koordebpf.state.view import Frame
 from koordebpf.strategies.system_config.values import SystemMeasured

@@ -8,27 +8,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from koordebpf.act.hooks import COOKIES, SCORES
-from koordebpf.configuration.settings import AgentConfig
+from koordebpf.collect.pod_directories import HookCollector
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.policy.hooks.strategy import RUNTIME_HOOKS, HookDecision
-from koordebpf.policy.hooks.values import CORE_SCHED, OOM_SCORE_ADJ, HookRules
-from koordebpf.policy.hooks.writes import pod_writes
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.pod_settings import PodLines, PodSetting, json_value
+from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import StrategyRunner
-from koordebpf.state.hooks.measured import HooksMeasured, PodDirectory
-from koordebpf.state.hooks.pods import HookPod
-from koordebpf.state.hooks.view import hook_view
+from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
+from koordebpf.state.pods.hook_pods import HookPod
 from koordebpf.state.view import NodeView
-
-if TYPE_CHECKING:
-    from koordebpf.act.hooks.core_cookies import CoreCookies
-    from koordebpf.act.hooks.oom_scores import OomScores
-    from koordebpf.collect.hooks.collector import HookCollector
-    from koordebpf.runner.context import NodeContext
+from koordebpf.strategies.hooks.decide import RUNTIME_HOOKS, HookDecision, pod_writes
+from koordebpf.strategies.hooks.tasks import CoreCookies, OomScores
+from koordebpf.strategies.hooks.values import COOKIES, CORE_SCHED, OOM_SCORE_ADJ, SCORES, HookRules, hook_view
 
 log = logging.getLogger(__name__)
 
@@ -92,12 +85,7 @@ def _lines(pod: HookPod, directory: PodDirectory, rules: HookRules) -> PodLines:
     return PodLines(directory.path, tuple(settings), wanted.problems)
 
 
-def hooks_of(config: AgentConfig) -> frozenset[str]:
-    """Return the names of those whose gate is on."""
-    return frozenset(each.name for each in RUNTIME_HOOKS if config.feature_gates.get(each.gate))
-
-
-def open_runtime_hooks(node: NodeContext) -> RuntimeHooks | None:
+def open_runner(node: NodeContext) -> RuntimeHooks | None:
     """Return them; None: the gate of each hook is off.
 
     What an agent that was killed has left is put back first. Where files may hold what an agent before this one wrote
@@ -105,22 +93,15 @@ def open_runtime_hooks(node: NodeContext) -> RuntimeHooks | None:
 
     Raises:  SupportError: no sysfs.
     """
-    folder, report, is_on = node.folder, node.report, bool(hooks_of(node.config))
+    folder, report = node.folder, node.report
     records = [folder / SCORES, folder / COOKIES] if folder else [None, None]
-    if not is_on and not any(each is not None and each.exists() for each in records):
-        return None
-    from koordebpf.act.hooks.core_cookies import CoreCookies
-    from koordebpf.act.hooks.oom_scores import OomScores
-
     watch, mounts = node.measuring.watch, find_controllers()
     mount_point = watch.scope.hierarchy.mount_point
     scores, cookies = OomScores(mount_point, records[0], report), CoreCookies(mount_point, records[1], report)
     scores.restore(time.monotonic_ns())
     cookies.restore(time.monotonic_ns())
-    if not is_on:
+    if not any(node.config.feature_gates.get(each.gate) for each in RUNTIME_HOOKS):
         return None
-    from koordebpf.collect.hooks.collector import HookCollector
-
     collector = HookCollector(watch.index, node.measuring.known, mounts.get("cpu"), watch.scope.node_path)
     collector.due = node.due(collector.period_ns)
     collector.admits_all = node.writer.is_journalled or node.is_one_frame

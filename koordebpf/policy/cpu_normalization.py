@@ -1,4 +1,4 @@
-"""CPUNormalization: smaller quotas on CPUs that are faster than those that limits are written for.
+"""By how much the CPUs of a node are faster than those that limits are written for, and whose quotas that counts for.
 
 Source: koordinator pkg/koordlet/runtimehooks/hooks/cpunormalization; apis/extension/cpu_normalization.go.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from koordebpf.policy.hooks.batch_resource import limit_of, quota_of
-from koordebpf.policy.hooks.values import CPU_NORMALIZATION, HookRules, Setting
 from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION
 from koordebpf.slo.pods.resource_status import ResourceStatus
-from koordebpf.state.hooks.pods import HookContainer, HookPod
+from koordebpf.state.pods.hook_pods import HookPod
 
+CPU_NORMALIZATION = "CPUNormalization"  # the feature gate
 RATIO_ANNOTATION = "node.koordinator.sh/cpu-normalization-ratio"  # of the Node
 _MAX_RATIO = 100.0  # Why: koord-manager writes 1 to 5; what is absurd would stop every pod
-_SOURCE = f"limits cpu / {RATIO_ANNOTATION}"
 
 
 def normalization_ratio(annotations: Mapping[str, str] | None, problems: list[str]) -> float | None:
@@ -40,21 +38,3 @@ def is_normalized(pod: HookPod, status: ResourceStatus | None) -> bool:
     if RESOURCE_STATUS_ANNOTATION in pod.annotations and (status is None or status.cpus):
         return False
     return pod.koord_qos in ("LS", "")
-
-
-def normalized_pod(pod: HookPod, rules: HookRules) -> Setting[int] | None:
-    """Return the quota of the pod's own level; None: one of its containers has no limit, or there is no ratio."""
-    if rules.normalization_ratio is None or all(each.kind == "init" for each in pod.containers):
-        return None
-    limit = limit_of(pod, lambda each: each.cpu_limit_millicpu)
-    if limit <= 0:
-        return None
-    return Setting(quota_of(limit, rules.normalization_ratio), CPU_NORMALIZATION, _SOURCE)
-
-
-def normalized_container(container: HookContainer, rules: HookRules) -> Setting[int] | None:
-    """Return the quota of a container; None: it has no limit, or there is no ratio."""
-    if rules.normalization_ratio is None or container.cpu_limit_millicpu <= 0:
-        return None
-    quota_us = quota_of(container.cpu_limit_millicpu, rules.normalization_ratio)
-    return Setting(quota_us, CPU_NORMALIZATION, f"containers[{container.name}] {_SOURCE}")

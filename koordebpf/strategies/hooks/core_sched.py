@@ -5,10 +5,10 @@ Source: koordinator pkg/koordlet/runtimehooks/hooks/coresched; apis/slo/v1alpha1
 
 from __future__ import annotations
 
-from koordebpf.policy.hooks.cpu_qos import CLASSES, class_of, cpu_qos
-from koordebpf.policy.hooks.values import CORE_SCHED, HookRules, Setting
 from koordebpf.slo.strategies.resource_qos import CPUQOS, ResourceQOSStrategy
-from koordebpf.state.hooks.pods import HookPod
+from koordebpf.state.pods.hook_pods import HookPod
+from koordebpf.strategies.hooks.group_identity import CLASSES, class_of, cpu_qos
+from koordebpf.strategies.hooks.values import CORE_SCHED, HookRules, Setting
 
 GROUP_LABEL = "koordinator.sh/core-sched-group-id"
 POLICY_LABEL = "koordinator.sh/core-sched-policy"

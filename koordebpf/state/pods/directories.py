@@ -1,4 +1,4 @@
-"""What is read of a node for runtime hooks: directories of pods and containers, and what is in force. Values only."""
+"""Directories of pods and containers: what runtime hooks and other strategies decide from. Values only."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordebpf.slo.pods.resource_status import NodePools
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
-from koordebpf.state.hooks.pods import HookPod
 
 
 class PodDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -44,20 +42,3 @@ class HooksMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     qos: ResourceQOSStrategy | None = None
     has_bvt: bool = False
     has_idle: bool = False
-
-
-class HookView(msgspec.Struct, frozen=True):
-    """The node for hooks. `pods` are those that are pending or running and have a directory.
-
-    `pools`        what NodeResourceTopology says of CPUs.
-    `annotations`  of the Node.
-    `bound`        CPUs that the scheduler bound pods to; `bound_lse`: those of LSE pods. The object above may not have
-                   heard of them yet.
-    """
-
-    measured: HooksMeasured
-    pods: tuple[HookPod, ...]
-    pools: NodePools = NodePools()
-    annotations: Mapping[str, str] = {}
-    bound: frozenset[int] = frozenset()
-    bound_lse: frozenset[int] = frozenset()

@@ -1,24 +1,46 @@
-"""What all hooks want of the files of a node, each hook's apart. Pods that stay as they are cost next to nothing."""
+"""The hooks as strategies, one for each of koordlet's gates: their rules, and the files that they want. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
-from koordebpf.policy.hooks.adjust import container_adjustment, pod_adjustment
-from koordebpf.policy.hooks.cpuset_allocator import application_cpus
-from koordebpf.policy.hooks.group_identity import application_identity, directory_identity
-from koordebpf.policy.hooks.rules import hook_rules
-from koordebpf.policy.hooks.settings import HookSettings
-from koordebpf.policy.hooks.values import CPUSET_ALLOCATOR, GROUP_IDENTITY, UNLIMITED, Adjustment, HookRules, Setting
+from koordebpf.kernel.node_files.strategy_files import CORE_SCHEDULING, KernelFile, cgroup_file, machine_file
+from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION, normalization_ratio
+from koordebpf.policy.reconcile.pod_files import HookWrite, TaskSetting, paths_of
 from koordebpf.policy.reconcile.values import CgroupWrite
-from koordebpf.state.hooks.measured import HooksMeasured, HookView, PodDirectory
-from koordebpf.state.hooks.pods import HookPod
-from koordebpf.state.hooks.view import hook_view
+from koordebpf.policy.strategy import Decision, Empty, Strategy
+from koordebpf.slo.pods.share_pools import SharePool
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
+from koordebpf.state.pods.hook_pods import HookPod
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.hooks.adjust import container_adjustment, pod_adjustment
+from koordebpf.strategies.hooks.core_sched import GROUP_LABEL, POLICY_LABEL
+from koordebpf.strategies.hooks.cpuset_allocator import application_cpus
+from koordebpf.strategies.hooks.group_identity import CPU_QOS_ANNOTATION, application_identity, directory_identity
+from koordebpf.strategies.hooks.oom_score_adj import OOM_SCORE_ADJ_ANNOTATION, OOM_SCORE_ADJ_SPEC_ANNOTATION
+from koordebpf.strategies.hooks.values import (
+    BATCH_RESOURCE,
+    COOKIES,
+    CORE_SCHED,
+    CPUSET_ALLOCATOR,
+    GROUP_IDENTITY,
+    HOOKS,
+    OOM_SCORE_ADJ,
+    SCORES,
+    UNLIMITED,
+    Adjustment,
+    HookRules,
+    HookSettings,
+    HookView,
+    Setting,
+    hook_view,
+)
 
 _NUMBERS: tuple[tuple[str, CgroupFile], ...] = (
     ("cpu_shares", CgroupFile.CPU_SHARES),
@@ -28,25 +50,49 @@ _NUMBERS: tuple[tuple[str, CgroupFile], ...] = (
     ("cpu_idle", CgroupFile.CPU_IDLE),
 )
 _LIMITS = (CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_LIMIT)
+HOOKS_PART = "runtimeHooks"
 
 
-class HookWrite(msgspec.Struct, frozen=True, gc=False):
-    """One file, the hook that wants it so, and in words the field that the value comes from."""
+def hook_rules(
+    view: HookView,
+    strategy: ResourceThresholdStrategy | None,
+    gates: Mapping[str, bool],
+    settings: HookSettings = HookSettings(),  # noqa: B008 - frozen
+) -> tuple[HookRules, tuple[str, ...]]:
+    """Return the rules, and sentences on what of the node's objects cannot be read.
 
-    write: CgroupWrite
-    hook: str
-    source: str
+    Args:
+        view: of the node.
+        strategy: resourceUsedThresholdWithBE in force.
+        gates: feature gates.
+        settings: of the operator.
+    """
+    problems = list(view.pools.problems)
+    by_quota = strategy is not None and bool(strategy.enable) and strategy.cpuSuppressPolicy == "cfsQuota"
+    rules = HookRules(
+        hooks=frozenset(name for name in HOOKS if gates.get(name)),
+        is_quota_off=by_quota,
+        normalization_ratio=normalization_ratio(view.annotations, problems),
+        shared_pools=_without(view.pools.shared, view.bound),
+        be_pools=_without(view.pools.best_effort, view.bound_lse),
+        system_cpus=frozenset(view.pools.system),
+        kubelet_policy=view.pools.kubelet_policy,
+        online=frozenset(view.measured.online) or None,
+        qos=view.measured.qos,
+        places_best_effort=gates.get("BECPUManager", False),
+        unsets_quota=settings.unset_quota,
+        idles_best_effort=settings.idle_best_effort,
+        least_oom_score_adj=settings.least_oom_score_adj,
+        has_bvt=view.measured.has_bvt,
+        has_idle=view.measured.has_idle,
+    )
+    return rules, tuple(problems)
 
 
-class TaskSetting(msgspec.Struct, frozen=True, gc=False):
-    """What the processes of a container are to have: oom_score_adj, or a core scheduling group ("" none)."""
-
-    path: str
-    pod: str
-    container: str
-    value: int | str
-    hook: str
-    source: str
+def _without(pools: tuple[SharePool, ...] | None, cpus: frozenset[int]) -> tuple[SharePool, ...] | None:
+    if pools is None or not cpus:
+        return pools
+    return tuple(replace(each, cpus=tuple(cpu for cpu in each.cpus if cpu not in cpus)) for each in pools)
 
 
 class PodWrites(msgspec.Struct, frozen=True):
@@ -201,6 +247,100 @@ def _task(path: str, pod: HookPod, container: str, setting: Setting[int] | Setti
     return TaskSetting(path, pod.key, container, setting.value, setting.hook, setting.source)
 
 
-def paths_of(writes: Iterable[CgroupWrite]) -> int:
-    """Return how many cgroups are written."""
-    return len({each.path for each in writes})
+_WANTED = WantedOfNode()  # all of them decide from one answer
+
+
+class HookDecision(Decision[Empty], frozen=True, kw_only=True):
+    """The decision with what processes are to have; problems and rules are those of all hooks together."""
+
+    tasks: tuple[TaskSetting, ...] = ()
+    problems: tuple[str, ...] = ()
+    rules: HookRules = HookRules()
+
+
+class RuntimeHook(Strategy[HooksMeasured, Empty, HookSettings]):
+    """One of koordlet's runtime hooks: asked each 10 s, and at once when a pod, the NodeSLO or a cgroup changes."""
+
+    measured = HooksMeasured
+    settings = HookSettings
+    shared_section = "strategies.hooks"
+    state = Empty
+    annotations = frozenset({CPU_QOS_ANNOTATION, OOM_SCORE_ADJ_ANNOTATION, OOM_SCORE_ADJ_SPEC_ANNOTATION})
+    labels = frozenset({GROUP_LABEL, POLICY_LABEL})
+    is_taken_over = True
+
+    def __init__(self, name: str, gate: str, summary: str, *needs: KernelFile, record: str | None = None) -> None:
+        self.name = name
+        self.gate = gate
+        self.summary = summary
+        self.needs = needs
+        self.record = record
+
+    @property
+    def part(self) -> str:
+        """One for all of them."""
+        return HOOKS_PART
+
+    def decide(
+        self, view: NodeView, measured: HooksMeasured | None, state: Empty, settings: HookSettings
+    ) -> HookDecision:
+        """Return what this hook wants of pods, containers and directories.
+
+        Skips:   not_due: what was written before stays.
+        """
+        if measured is None:
+            return HookDecision(state=state, reason="the hooks are not due", skipped="not_due")
+        wanted = _WANTED.of(view, measured, settings)
+        writes, tasks = wanted.writes.get(self.gate, ()), wanted.tasks.get(self.gate, ())
+        cgroups = paths_of(writes) if writes else len(tasks)
+        return HookDecision(
+            state=state,
+            reason=f"runtime hook {self.gate}: {cgroups} cgroups of pods",
+            writes=writes,
+            tasks=tasks,
+            problems=wanted.problems,
+            rules=wanted.rules,
+        )
+
+
+RUNTIME_HOOKS = (
+    RuntimeHook(
+        "batchResource",
+        BATCH_RESOURCE,
+        "limit pods with batch resources to these",
+        cgroup_file("limit CPU", "3.2", CgroupFile.CPU_QUOTA),
+        cgroup_file("limit memory", "2.6.25", CgroupFile.MEMORY_LIMIT),
+    ),
+    RuntimeHook(
+        "cpuSetAllocator",
+        CPUSET_ALLOCATOR,
+        "bind containers to the CPUs that the scheduler chose",
+        cgroup_file("bind containers to CPUs", "2.6.24", CgroupFile.CPUSET_CPUS),
+    ),
+    RuntimeHook(
+        "groupIdentity",
+        GROUP_IDENTITY,
+        "let latency-sensitive pods run before best-effort ones",
+        cgroup_file("run best-effort pods when others are idle", "5.15", CgroupFile.CPU_IDLE),
+        cgroup_file("weigh pods", "2.6.24", CgroupFile.CPU_SHARES),
+    ),
+    RuntimeHook(
+        "cpuNormalization",
+        CPU_NORMALIZATION,
+        "smaller CPU quotas on faster CPUs",
+        cgroup_file("scale the quota", "3.2", CgroupFile.CPU_QUOTA),
+    ),
+    RuntimeHook(
+        "coreSched",
+        CORE_SCHED,
+        "keep pods that distrust each other off one core",
+        machine_file(
+            "keep pods off one core",
+            "5.14",
+            CORE_SCHEDULING,
+            "Build it with CONFIG_SCHED_CORE; the CPUs must have two threads a core.",
+        ),
+        record=COOKIES,
+    ),
+    RuntimeHook("oomScoreAdj", OOM_SCORE_ADJ, "set oom_score_adj as a pod's annotation says", record=SCORES),
+)

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from koordebpf.policy.hooks.values import (
+from koordebpf.slo.pods.extended_resources import BATCH_CPU, BATCH_MEMORY, MAX_BYTES
+from koordebpf.state.pods.hook_pods import HookContainer, HookPod
+from koordebpf.strategies.hooks.values import (
     BATCH_RESOURCE,
     MIN_QUOTA_US,
     PERIOD_US,
@@ -21,8 +23,6 @@ from koordebpf.policy.hooks.values import (
     HookRules,
     Setting,
 )
-from koordebpf.slo.pods.extended_resources import BATCH_CPU, BATCH_MEMORY, MAX_BYTES
-from koordebpf.state.hooks.pods import HookContainer, HookPod
 
 MIN_SHARES, MAX_SHARES = 2, 1 << 18  # kernel/sched/sched.h
 

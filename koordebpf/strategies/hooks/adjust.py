@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.policy.hooks.batch_resource import batch_container, batch_pod, is_batch
-from koordebpf.policy.hooks.core_sched import core_sched_group
-from koordebpf.policy.hooks.core_sched import pod_idle as core_sched_idle
-from koordebpf.policy.hooks.cpu_normalization import is_normalized, normalized_container, normalized_pod
-from koordebpf.policy.hooks.cpuset_allocator import container_cpus, status_of, unset_quota
-from koordebpf.policy.hooks.group_identity import pod_identity, pod_idle
-from koordebpf.policy.hooks.oom_score_adj import container_score
-from koordebpf.policy.hooks.values import (
+from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION, is_normalized
+from koordebpf.state.pods.hook_pods import HookContainer, HookPod
+from koordebpf.strategies.hooks.batch_resource import batch_container, batch_pod, is_batch
+from koordebpf.strategies.hooks.core_sched import core_sched_group
+from koordebpf.strategies.hooks.core_sched import pod_idle as core_sched_idle
+from koordebpf.strategies.hooks.cpu_normalization import normalized_container, normalized_pod
+from koordebpf.strategies.hooks.cpuset_allocator import container_cpus, status_of, unset_quota
+from koordebpf.strategies.hooks.group_identity import pod_identity, pod_idle
+from koordebpf.strategies.hooks.oom_score_adj import container_score
+from koordebpf.strategies.hooks.values import (
     BATCH_RESOURCE,
     CORE_SCHED,
-    CPU_NORMALIZATION,
     CPUSET_ALLOCATOR,
     GROUP_IDENTITY,
     NOTHING,
@@ -28,7 +29,6 @@ from koordebpf.policy.hooks.values import (
     HookRules,
     Setting,
 )
-from koordebpf.state.hooks.pods import HookContainer, HookPod
 
 __all__ = [
     "UNLIMITED",

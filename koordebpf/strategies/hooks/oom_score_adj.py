@@ -9,8 +9,8 @@ import re
 
 import msgspec
 
-from koordebpf.policy.hooks.values import OOM_SCORE_ADJ, Setting
-from koordebpf.state.hooks.pods import HookPod
+from koordebpf.state.pods.hook_pods import HookPod
+from koordebpf.strategies.hooks.values import OOM_SCORE_ADJ, Setting
 
 OOM_SCORE_ADJ_ANNOTATION = "koordinator.sh/oom-score-adj"
 OOM_SCORE_ADJ_SPEC_ANNOTATION = "koordinator.sh/oom-score-adj-spec"

@@ -1,1 +1,0 @@
-"""Pods as runtime hooks see them: what a pod asks for, where its cgroups are, and what the node offers."""

@@ -1,0 +1,1 @@
+"""Runtime hooks: what koordlet sets before a container starts, set and kept so by an agent."""
