@@ -19,9 +19,8 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.eviction_hooks.settings import NO_HOOKS
 from koordebpf.agent.colocation.jobs import open_jobs
 from koordebpf.agent.emergency import open_emergency, open_kept_list
-from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_overdue_kill
+from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_killers, open_overdue_kill
 from koordebpf.agent.katalyst.open import open_katalyst_sink
-from koordebpf.agent.killers import open_killers
 from koordebpf.agent.lifecycle.arguments import check_arguments
 from koordebpf.agent.lifecycle.dead_man import open_dead_man
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets

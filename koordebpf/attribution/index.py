@@ -10,16 +10,61 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koordebpf.attribution.known_pods import KnownPods, owner_at
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.attribution.paths import NO_PODS, TREE_ROOT, Place, child_place, host_application_place, place_of_path
-from koordebpf.attribution.tree_nodes import NestedBound, PodLevels, TreeNode, is_sandbox, kubepods_above
+from koordebpf.attribution.static_pods import CgroupNames, cgroup_names, is_api_uid
+from koordebpf.attribution.tree_nodes import KnownPod, NestedBound, PodLevels, TreeNode, is_sandbox, kubepods_above
 from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kube.cache.objects import Pod
 
 # Why 65,536: the kernel's own bound on memory cgroups (MEM_CGROUP_ID_MAX in mm/memcontrol.c).
 MAX_CGROUPS = 1 << 16
+
+
+class KnownPods:
+    """`by_uid` is by metadata.uid; `names` says under which names their cgroups are found."""
+
+    def __init__(self) -> None:
+        self.by_uid: dict[str, KnownPod] = {}
+        self.names = CgroupNames({}, {}, ())
+
+    def replace_all(self, pods: Sequence[Pod]) -> None:
+        """Know these pods and no others."""
+        old = self.by_uid
+        # By identity: a source hands out the same object until something in it changes.
+        self.by_uid = {
+            pod.uid: known if (known := old.get(pod.uid)) and known.pod is pod else KnownPod(pod) for pod in pods
+        }
+        self.names = cgroup_names(known.pod for known in self.by_uid.values())
+
+    def named(self, path_uid: str | None) -> KnownPod | None:
+        """Return the pod whose cgroup bears this name; None: it is not known."""
+        return None if path_uid is None else self.by_uid.get(self.names.uids.get(path_uid, ""))
+
+    def names_to_act_on(self, uid: str) -> tuple[str, ...]:
+        """Return the names that a pod's directory may bear, `CgroupIndex.names_to_act_on`."""
+        name = self.names.hashes.get(uid)
+        return (uid,) if name is None or is_api_uid(name) else (uid, name)
+
+
+def owner_at(
+    cgroup_id: int, kind: OwnerKind, path: str, place: Place, known: KnownPod | None, container_name: str | None
+) -> Owner:
+    """Return the owner of a cgroup at its place; `known` is the pod there, None where none is known."""
+    return Owner(
+        cgroup_id=cgroup_id,
+        kind=kind,
+        path=path,
+        pod_uid=known.pod.uid if known else place.pod_uid,
+        pod_known=known is not None,
+        namespace=known.pod.metadata.namespace if known else None,
+        pod_name=known.pod.metadata.name if known else None,
+        container_id=place.container_id,
+        container_name=container_name,
+        kube_qos=place.kube_qos,
+        host_application=place.host_application,
+    )
 
 
 class Rescan(msgspec.Struct, frozen=True):

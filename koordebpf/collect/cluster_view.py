@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from koordebpf.collect.namespace_labels import NamespaceLabels
-from koordebpf.collect.spec_in_force import SpecInForce, parse_cluster_spec
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.cnr import CustomNodeResource
 from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
-from koordebpf.slo.spec import NodeSLOSpec
+from koordebpf.slo.lint import strategy_doubts
+from koordebpf.slo.manager.keys import THRESHOLD_KEY
+from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
+from koordebpf.slo.spec import LeftOut, NodeSLOSpec, parse_spec, spec_of_configmap
+from koordebpf.slo.strategies.host_applications import host_directories
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import allocatable_memory, capacity_doubt, node_capacity_bytes
 from koordebpf.state.cpu.view import allocatable_cpu
@@ -16,6 +18,88 @@ from koordebpf.state.katalyst.cnr import cnr_of
 from koordebpf.state.katalyst.measured import Cnr
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.facts import PodFacts, pod_facts
+from koordebpf.units import format_ns
+
+
+class NamespaceLabels:
+    """Labels count for `max_age_ns` after the source was last sure of them; None: no caller asks for them."""
+
+    def __init__(self, max_age_ns: int | None) -> None:
+        self._max_age_ns = max_age_ns
+        self._asked_ns: int | None = None
+        self.namespaces: tuple[Namespace, ...] = ()  # of which the labels are known
+        self.problem: str | None = None
+
+    def look(self, state: ClusterState, now_ns: int) -> bool:
+        """Forget labels that are too old, or take those that are not; tell whether that changed what is wrong."""
+        max_age_ns = self._max_age_ns
+        if max_age_ns is None:
+            return False
+        if self._asked_ns is None:
+            self._asked_ns = now_ns
+        since_ns = self._asked_ns if state.namespaces is None else state.namespaces_since_ns
+        is_late = since_ns is not None and now_ns - since_ns > max_age_ns
+        self.namespaces = () if is_late or state.namespaces is None else state.namespaces
+        problem = None
+        if is_late:
+            problem = (
+                f"namespaces: their labels have not been known for {format_ns(max_age_ns)}: every exemption counts"
+                " where eviction.exemptions selects by label"
+            )
+        if problem == self.problem:
+            return False
+        self.problem = problem
+        return True
+
+
+class SpecInForce:
+    """The last good spec of a node, and what is wrong with the newest one."""
+
+    def __init__(self) -> None:
+        self.spec: NodeSLOSpec | None = None  # None: neither a NodeSLO nor the ConfigMap is there
+        self.host_applications: dict[str, str] = {}
+        self.problems: tuple[str, ...] = ()
+        self._read: tuple[object, ...] = ()  # what the spec is made of, when it was read last
+
+    def learn(self, state: ClusterState, *, keeps_deleted: bool) -> None:
+        """Take over what a source says now. With `keeps_deleted` a NodeSLO that was deleted stays in force."""
+        of_node = (state.node.metadata.labels, state.node.metadata.annotations) if state.node else ()
+        made_of = (state.nodeslo, state.slo_controller_config, *of_node)
+        if made_of == self._read:
+            return  # most changes are of pods
+        self._read = made_of
+        try:
+            spec, errors, notes = parse_cluster_spec(state, self.spec)
+        except ConfigError as error:
+            self.problems = (f"{error}; the last good NodeSLO stays in force",)
+            return
+        stays = "; the last good strategy stays in force"
+        in_force = [str(error) if isinstance(error, LeftOut) else f"{error}{stays}" for error in errors]
+        self.problems = (*in_force, *notes)
+        if spec is None and keeps_deleted:
+            return
+        if spec is not None:
+            place = "spec.resourceUsedThresholdWithBE" if state.nodeslo is not None else THRESHOLD_KEY
+            self.problems += tuple(strategy_doubts(spec.resourceUsedThresholdWithBE, place))
+        self.spec = spec
+        self.host_applications = host_directories(spec.hostApplications) if spec else {}
+
+
+def parse_cluster_spec(
+    state: ClusterState, last: NodeSLOSpec | None
+) -> tuple[NodeSLOSpec | None, tuple[ConfigError, ...], tuple[str, ...]]:
+    """Return the spec that a source reports, what is wrong with parts of it, and what is not known of it.
+
+    The NodeSLO takes precedence: koordlet reads it. The ConfigMap is its source for a node without manager.
+    """
+    if state.nodeslo is not None:
+        return *parse_spec(state.nodeslo, last), tuple(map(str, unknown_in_nodeslo(state.nodeslo)))
+    if state.slo_controller_config is not None:
+        meta = state.node.metadata if state.node else None
+        labels, annotations = (meta.labels or {}, meta.annotations) if meta else ({}, None)
+        spec, errors, left_out = spec_of_configmap(state.slo_controller_config, labels, annotations, last)
+        return spec, errors, (*map(str, left_out), *map(str, unknown_in_config(state.slo_controller_config)))
+    return None, (), ()
 
 
 def check_configuration(state: ClusterState) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from typing import TextIO
+from typing import Literal, TextIO
 
 import msgspec
 
-from koordebpf.demo.lines import EndLine, StoryLine
 from koordebpf.demo.output import Event
 from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT, Story
 from koordebpf.demo.verdict import Rounds, StoryFacts, Verdict, format_ms
@@ -19,9 +18,22 @@ from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, format_bytes
 _COLUMNS = 80
 _BAR = 30
 _NAME = 24  # of a verdict line
-
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _PAINT = re.compile("(\x1b\\[(?:" + "|".join(("0", *_CODES.values())) + ")m)")
+
+
+class StoryLine(Story, frozen=True, kw_only=True):
+    """Which story it is, on a node of so many bytes."""
+
+    event: Literal["story"] = "story"
+    limit_bytes: int
+
+
+class EndLine(Verdict, frozen=True, kw_only=True):
+    """What it came to, and every number that was measured."""
+
+    event: Literal["verdict"] = "verdict"
+    facts: StoryFacts
 
 
 class JsonLines:

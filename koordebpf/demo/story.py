@@ -6,30 +6,45 @@ Tells what happens as it happens, and returns what was measured. Judges nothing.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import IO, NoReturn
 
-from koordebpf.demo.crossing import Crossing
-from koordebpf.demo.node import DemoNode, demo_node, write_agent_config
-from koordebpf.demo.observer import NodeObserver, open_sums
+import msgspec
+
+import koordebpf
+from koordebpf.collect.scope import open_scope, signal_request
+from koordebpf.demo.crossing import Crossing, Usage
+from koordebpf.demo.node import DemoNode, NodeCgroup, demo_node, write_agent_config
 from koordebpf.demo.output import Event, StoryOutput, Tell
-from koordebpf.demo.processes import Child, Lines
 from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
-from koordebpf.demo.verdict import FULL_PERCENT, PodEnd, StoryFacts
-from koordebpf.errors import KoordebpfError, SupportError
+from koordebpf.demo.verdict import FULL_PERCENT, PodEnd, PodStalls, StoryFacts
+from koordebpf.errors import CgroupGone, KoordebpfError, SupportError
+from koordebpf.events.layout import check_layout, decode_stall
+from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.bpf.objects import object_path
-from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hierarchy
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id, find_memory_hierarchy
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.kernel.signals.interface import SUMS_ONLY_NS, Backend
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.units import NS_PER_MS, NS_PER_S, format_bytes
+from koordebpf.state.measured import MemoryParts
+from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
+from koordebpf.units import NS_PER_MS, NS_PER_S, PAGE_BYTES, format_bytes
 
+PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True)
+_NO_PODS = 0  # version of what says whose the cgroups are: nothing, always
 _AFTER_NS = 2 * NS_PER_S  # who is left shows that it runs on
 # How long something may take at most. Why so long: an emulated machine needs 20 s to load the programs.
 _START_NS = 90 * NS_PER_S
@@ -41,6 +56,186 @@ _PACE_NS = NS_PER_S  # of the lines with the node's usage
 _GROWING_PACE_NS = 250 * NS_PER_MS
 _WORKER_S = "600"
 _FILES = "/var/tmp"  # a disk's file system, where /tmp may be memory
+
+
+class Lines:
+    """Complete lines out of a pipe, without waiting."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        os.set_blocking(pipe.fileno(), False)
+        self._pipe = pipe
+        self._rest = b""
+        self.is_open = True
+
+    def fileno(self) -> int:
+        """Return the pipe's descriptor, to wait on."""
+        return self._pipe.fileno()
+
+    def read(self) -> list[bytes]:
+        """Return the lines that came since the last call; at the end also what has no newline."""
+        parts = [self._rest]
+        while self.is_open:
+            try:
+                part = os.read(self._pipe.fileno(), 1 << 16)
+            except BlockingIOError:
+                break
+            parts.append(part)
+            self.is_open = bool(part)
+        *lines, self._rest = b"".join(parts).split(b"\n")
+        if not self.is_open and self._rest:
+            lines, self._rest = [*lines, self._rest], b""
+        return lines
+
+
+class Child(Closing):
+    """A Python module of this package, run as a process of its own. `close` ends it."""
+
+    def __init__(self, module: str, *arguments: str, end_signal: signal.Signals) -> None:
+        """Start it; `end_signal` is what it gets when the demo dies first."""
+        # The child finds the package where this process has it; settings in the environment are the user's, not ours.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KOORDEBPF_")}
+        environment["PYTHONPATH"] = str(Path(koordebpf.__file__).parents[1])
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # the terminal's Ctrl-C is the demo's to handle
+            preexec_fn=_dies_with_parent(end_signal),  # noqa: PLW1509 - this process has one thread
+        )
+        assert self._popen.stdout and self._popen.stderr  # both are pipes
+        self.out = Lines(self._popen.stdout)
+        self.err = Lines(self._popen.stderr)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return how it ended, negative for a signal; None while it runs."""
+        return self._popen.poll()
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._popen.pid
+
+    def resume(self) -> None:
+        """Let it run again after a SIGSTOP."""
+        self._popen.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self._popen.terminate()
+
+    def wait(self, seconds: float) -> int | None:
+        """Return how it ended; None where it has not by then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._popen.wait(max(seconds, 0))
+        return None
+
+    def close(self) -> None:
+        """End it, with SIGKILL where SIGTERM does not, and close its pipes."""
+        self.stop()
+        if self.wait(10) is None:
+            self._popen.kill()
+            self._popen.wait()
+        for pipe in (self._popen.stdout, self._popen.stderr):
+            if pipe:
+                pipe.close()
+
+
+def _dies_with_parent(number: signal.Signals) -> Callable[[], None]:
+    parent = os.getpid()
+
+    def ask() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # it died before
+            os._exit(1)
+
+    return ask
+
+
+def open_sums(node: NodeCgroup, hierarchy: MemoryHierarchy) -> KernelSignals:
+    """Return programs of their own for a node, to be closed: they sum up its stalls, and send nothing."""
+    request = signal_request(open_scope(hierarchy, node.path), SUMS_ONLY_NS)
+    return KernelSignals(request, check_layout)
+
+
+class NodeObserver:
+    """Reads the node's usage and its pods' stalls; each sample goes into `crossing`. Owns `signals`."""
+
+    def __init__(self, node: NodeCgroup, signals: Backend, crossing: Crossing) -> None:
+        self._node = node
+        self._root_id = cgroup_id(node.path)
+        self.crossing = crossing
+        self._memory = CgroupMemory(node.path, node.version)
+        self._pods = {name: CgroupMemory(path, node.version) for name, path in node.pod_paths.items()}
+        self._signals = signals
+        self._sums: ScanSums | None = None  # of the last sample
+
+    def sample(self) -> Usage:
+        """Read the node now. Cost: 30 µs."""
+        memory = self._read()
+        now = Usage(time.monotonic_ns(), memory.usage_bytes, cgroup_used_bytes(memory))
+        self.crossing.push(now)
+        return now
+
+    # The LRU lists themselves where the kernel has a cgroup iterator: memory.stat of a cgroup lags by up to 2 s behind
+    # what was charged to its children (6.18: flush_memcg_stats_dwork's period), and page cache looks used meanwhile.
+    def _read(self) -> MemoryParts:
+        slab_reclaimable = None
+        if self._node.version == 2 or not self._signals.can_scan:
+            stat = self._memory.read()
+            slab_reclaimable = stat.slab_reclaimable_bytes
+        if self._signals.can_scan:
+            rows = self._signals.scan()
+            try:
+                sums = self._sums = ScanSums(bytes(rows), lambda _: None, PAGE_BYTES, self._sums, _NO_PODS)
+            finally:
+                rows.release()
+            if (memory := sums.all(self._root_id)) is None:
+                raise CgroupGone(str(self._node.path))
+            return msgspec.structs.replace(memory, slab_reclaimable_bytes=slab_reclaimable)
+        return MemoryParts(
+            stat.usage_bytes,
+            stat.inactive_anon_bytes,
+            stat.active_anon_bytes,
+            stat.inactive_file_bytes,
+            stat.active_file_bytes,
+            stat.unevictable_bytes,
+            slab_reclaimable_bytes=slab_reclaimable,
+        )
+
+    def pod_usage_bytes(self) -> dict[str, int]:
+        """Return each pod's raw usage."""
+        return {name: memory.usage_bytes() for name, memory in self._pods.items()}
+
+    def stalls_unseen(self) -> str | None:
+        """Return why stalls cannot be seen here; None: they can."""
+        missing = [source for source in self._signals.sources if "stalls" in source.signal and not source.works]
+        return missing[0].reason if missing else None
+
+    def stalls(self) -> dict[str, PodStalls]:
+        """Return what each pod stalled since this object was made, those that did not with zeros."""
+        names = self._node.pods_by_cgroup_id()
+        sums = {name: PodStalls() for name in self._node.pod_paths}
+        for key, value in self._signals.stalls():
+            stall = decode_stall(key, value)
+            if (name := names.get(stall.cgroup_id)) is None:
+                continue
+            before = sums[name]
+            sums[name] = PodStalls(
+                before.node_count + stall.global_.count,
+                before.node_ns + stall.global_.total_ns,
+                before.limit_count + stall.limit.count,
+                before.limit_ns + stall.limit.total_ns,
+            )
+        return sums
+
+    def close(self) -> None:
+        """Detach the programs and close every fd."""
+        self._signals.close()
+        for memory in (self._memory, *self._pods.values()):
+            memory.close()
 
 
 class Interrupted(KoordebpfError):

@@ -14,11 +14,10 @@ from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.events import About, EventType
-from koordebpf.policy.katalyst.manager import GATE
+from koordebpf.policy.katalyst.manager import GATE, SoftNotice
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Victim
 from koordebpf.printable import printable
-from koordebpf.report.katalyst_events import killer_event, notice_event, overdue_event, released_event
 from koordebpf.report.pod_event import PodEvent
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
@@ -26,12 +25,59 @@ from koordebpf.store.repeat_filter import RepeatFilter
 from koordebpf.store.sink import AgentStopped, Event, MemoryReleased, NoticeEnded, ReleaseOverdue
 from koordebpf.units import NS_PER_S
 
+_EVICTING, _STOPPING, _NOTIFYING = "Evicting", "ContainerStopping", "Notifying"
+_DONE = {"cri": ("ContainerStopped", _STOPPING), "cgroup": ("EvictSucceeded", _EVICTING)}
 _log = logging.getLogger(__name__)
-
 _QUEUED = 100  # Why: ten rounds of the eviction budget; Events are news, not a ledger
 _AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
 _TIMEOUT_S = 5.0
 CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
+
+
+def killer_event(victim: Victim, outcome: Outcome) -> PodEvent | None:
+    """Return the Event of an eviction that was tried; None where nothing was tried or the answer is outstanding.
+
+    EvictCreated: the API server has started the deletion. ContainerStopped and EvictSucceeded: the runtime or a kill
+    has ended the pod's processes. EvictFailed: what the outcome says.
+    """
+    match outcome.result:
+        case Result.DONE:
+            reason, action = _DONE.get(outcome.executor, ("EvictCreated", _EVICTING))
+            return _event(victim, reason, action, outcome.detail)
+        case Result.REFUSED | Result.FAILED:
+            return _event(victim, "EvictFailed", _EVICTING, outcome.detail, is_warning=True)
+        case Result.GONE | Result.HELD | Result.DRY_RUN | Result.SENT:
+            return None
+
+
+def released_event(victim: Victim) -> PodEvent:
+    """Return the Event of a pod that has ended after its eviction."""
+    return _event(victim, "EvictSucceeded", _EVICTING, "its memory is back")
+
+
+def overdue_event(victim: Victim, why: str) -> PodEvent:
+    """Return the Event of a pod that has not ended in time after its eviction."""
+    return _event(victim, "EvictExceededGracePeriod", _EVICTING, why or "it holds its memory still", is_warning=True)
+
+
+def notice_event(notice: SoftNotice, problem: str | None) -> PodEvent:
+    """Return the Event of a notice of a soft eviction."""
+    text = f"plugin {notice.plugin} asks it to leave: {notice.reason}"
+    return PodEvent(
+        notice.namespace,
+        notice.name,
+        notice.uid,
+        "NotifySuccess" if problem is None else "NotifyFailed",
+        printable(text if problem is None else f"{text}, error {problem}"),
+        "Normal" if problem is None else "Warning",
+        _NOTIFYING,
+    )
+
+
+def _event(victim: Victim, reason: str, action: str, what: str, *, is_warning: bool = False) -> PodEvent:
+    pod = victim.candidate
+    text = printable(f"{what}; reason: {victim.message}")
+    return PodEvent(pod.namespace, pod.name, pod.uid, reason, text, "Warning" if is_warning else "Normal", action)
 
 
 def eviction_event(victim: Victim, outcome: Outcome) -> PodEvent | None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.act.writer.places import Original, Places, Unusable, look
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.cpu.owners import best_effort_root
@@ -13,8 +19,8 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.collect.usage.cpu import cpu_mounts
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.decision.strategies import KERNEL_FILES
-from koordebpf.errors import SupportError
+from koordebpf.decision.strategies import HOOK_GATES, KERNEL_FILES
+from koordebpf.errors import ConfigError, SupportError, os_reason
 from koordebpf.events import run_queue
 from koordebpf.events.cpu_rows import check_cpu_layout
 from koordebpf.kernel.backends.select import WantedBackend, wanted_backend
@@ -22,23 +28,168 @@ from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, support_of_cpu_pass
 from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.bpf.sched_latency import support_of_tracing
 from koordebpf.kernel.bpf.throttle_events import support_of_throttle_events
+from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, find_memory_hierarchy
 from koordebpf.kernel.host.cpu_support import support_of_suppression
 from koordebpf.kernel.host.machine import host_facts
 from koordebpf.kernel.host.support import host_line, support_of_files
 from koordebpf.kernel.node_files.strategy_files import support_of_strategies
 from koordebpf.kernel.signals.interface import SUMS_ONLY_NS, BackendName, SignalSource
+from koordebpf.kube.cache.objects import Pod
+from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.report.http.local_socket import agent_socket, asked
+from koordebpf.report.known import KnownObjects
 from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport, doctor_report
 from koordebpf.report.pages.remedies import fixes_of
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST
-from koordebpf.tools.doctor_eviction_hooks import eviction_hook_sources
+from koordebpf.strategies.cpu_burst.values import is_above_limit, written_limits
 from koordebpf.tools.doctor_katalyst import katalyst_sources
-from koordebpf.tools.doctor_nri import nri_sources
-from koordebpf.tools.doctor_quotas import quota_notes
+from koordebpf.tools.pod_explain import known_originals
 
+_HOOK_COST = "evictions are made all the same, and this is not called"
+_HOOK_REMEDY = "Mount it into the agent's container, readable, and writable by root alone."
+_NRI = "NRI"
+_NRI_COST = "containers are adjusted by the reconciler, up to 10 s after their start"
+_CONNECT_S = 2.0
+_QUOTA_SIGNAL = "CPU quotas"
+_SHOWN_QUOTAS = 3
+_QUOTA_REMEDY = (
+    "If no koordlet runs here, which would raise them now: restart these pods, or write the quota of the limit into "
+    "these files."
+)
+_QUOTA_COST = (
+    "they keep it, also on an overloaded node and after the agent: what koordlet's CPU burst left raised counts as "
+    "the container's own"
+)
+_KOORDLET = "koordlet"  # the value of its pods' label koord-app, and the name of their container
 _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
 _SHOWN_ROOTS = 4
 _PASSED_OVER = "backend "  # how kernel/backends/select.py begins the signal's name of one that failed
+
+
+def eviction_hook_sources(config: AgentConfig) -> tuple[SignalSource, ...]:
+    """Return one line for each hook that is set: whether its files are there."""
+    return tuple(map(_hook_line, config.eviction_hooks.webhooks))
+
+
+def _hook_line(hook: WebhookHook) -> SignalSource:
+    signal = f"eviction hook {hook.name}"
+    problem = _unreadable(hook.url_file, hook.ca_file, hook.headers_file)
+    if problem is None:
+        return SignalSource(signal, "posts to its URL", True)
+    return SignalSource(signal, "", False, problem, _HOOK_REMEDY, _HOOK_COST)
+
+
+def _unreadable(*paths: str | None) -> str | None:
+    for path in paths:
+        if path is not None:
+            try:
+                with Path(path).open("rb"):
+                    pass
+            except OSError as error:
+                return f"{path}: {error.strerror}"
+    return None
+
+
+def nri_sources(config: AgentConfig) -> tuple[SignalSource, ...]:
+    """Return one line where `nri.enabled` is set; () where it is not."""
+    settings = config.nri
+    if not settings.enabled:
+        return ()
+    if not any(config.feature_gates.get(gate) for gate in HOOK_GATES):
+        remedy = f"Switch one on in featureGates: {', '.join(sorted(HOOK_GATES))}."
+        return (SignalSource(_NRI, "", False, "no runtime hook's feature gate is on", remedy, _NRI_COST),)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trunk:
+        trunk.settimeout(_CONNECT_S)
+        try:
+            trunk.connect(settings.socket)
+        except (FileNotFoundError, ConnectionRefusedError):
+            remedy = (
+                "Enable NRI in the runtime: containerd 1.7 has disable = false under"
+                ' [plugins."io.containerd.nri.v1.nri"], later ones have it on, CRI-O has enable_nri = true; and mount'
+                " the socket's directory into the pod."
+            )
+            return (SignalSource(_NRI, "", False, f"no runtime listens at {settings.socket}", remedy, _NRI_COST),)
+        except OSError as error:
+            reason = f"{settings.socket}: {os_reason(error)}"
+            return (SignalSource(_NRI, "", False, reason, "Run as root, as the runtime does.", _NRI_COST),)
+    return (SignalSource(_NRI, f"a runtime listens at {settings.socket}", True),)
+
+
+class Quotas(msgspec.Struct, frozen=True):
+    """One reading: how many quotas were compared, and of the cgroups above their limits a sentence each."""
+
+    compared: int
+    above: dict[str, str]
+    has_koordlet: bool
+
+
+def quota_notes(watch: NodeWatch, run_dir: Path) -> list[SignalSource]:
+    """Return a line on the quotas of the containers whose limits a running agent knows; [] where none runs or has pods.
+
+    Of a container that the agent itself has raised it is the quota before that. Agent, kubelet and runtime may write
+    between two looks: what one reading finds above its limit has to be so in the next one.
+    """
+    read = _read_quotas(watch, run_dir)
+    if read is not None and read.above:
+        again = _read_quotas(watch, run_dir)
+        above = {path: found for path, found in again.above.items() if path in read.above} if again else {}
+        read = msgspec.structs.replace(again, above=above) if again else None
+    if read is None or not read.compared:
+        return []
+    if not (above := read.above):
+        return [SignalSource(_QUOTA_SIGNAL, f"none of {read.compared} is above its container's limit", works=True)]
+    how = f"{len(above)} of {read.compared} are above their containers' limits"
+    if read.has_koordlet:
+        return [
+            SignalSource(
+                _QUOTA_SIGNAL, f"{how}: koordlet runs here, whose CPU burst raises and lowers them", works=True
+            )
+        ]
+    reason = "; ".join(sorted(above.values())[:_SHOWN_QUOTAS]) + ("; …" if len(above) > _SHOWN_QUOTAS else "")
+    return [SignalSource(_QUOTA_SIGNAL, how, True, reason, _QUOTA_REMEDY, _QUOTA_COST)]
+
+
+# None: no agent answers.
+def _read_quotas(watch: NodeWatch, run_dir: Path) -> Quotas | None:
+    try:
+        socket = agent_socket(run_dir)
+        pods = msgspec.json.decode(asked(socket, "known"), type=KnownObjects).pods or ()
+    except (ConfigError, OSError, http.client.HTTPException, msgspec.DecodeError):
+        return None
+    limits = {each.container_id: each for pod in pods for each in written_limits(pod)}
+    places, originals = Places(find_controllers()), known_originals(socket.parent, run_dir)
+    compared, above = 0, dict[str, str]()
+    for owner in filter(None, (watch.index.owner(each) for each in watch.index)):
+        if owner.kind is not OwnerKind.CONTAINER or not (limit := limits.get(owner.container_id or "")):
+            continue
+        path = owner.path.strip("/")
+        if (found := _quota_and_period(places, path, originals)) is None:
+            continue
+        compared += 1
+        quota, period = found
+        if is_above_limit(quota, period, limit.millicpu):
+            above[path] = f"{limit.name} has {quota} of {period} µs for a limit of {limit.millicpu}m"
+    return Quotas(compared, above, any(map(_is_koordlet, pods)))
+
+
+def _quota_and_period(places: Places, path: str, originals: dict[FileKey, Original]) -> tuple[int, int] | None:
+    key = (path, CgroupFile.CPU_QUOTA)
+    try:
+        held, period = look(places, key, 0), look(places, (path, CgroupFile.CPU_PERIOD), 0).value
+    except Unusable:
+        return None
+    original = originals.get(key)
+    is_ours = original is not None and original.inode == held.inode
+    quota = places.parse(key, original.text) if original is not None and is_ours else held.value
+    return (quota, period) if isinstance(quota, int) and isinstance(period, int) else None
+
+
+def _is_koordlet(pod: Pod) -> bool:
+    if pod.status.phase != "Running":
+        return False
+    is_labelled = (pod.metadata.labels or {}).get("koord-app") == _KOORDLET
+    return is_labelled or any(each.name == _KOORDLET for each in pod.spec.containers)
 
 
 def examine(

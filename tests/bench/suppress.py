@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from koordebpf.policy.suppress.choose_cpus import choose_cpus
+from koordebpf.policy.suppress.cpuset import choose_cpus
 from koordebpf.policy.suppress.round import plan_suppress
 from koordebpf.state.suppression import SuppressState
 from tests.bench.figure import figure

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from koordebpf.controller.batch.facts import READERS
-from koordebpf.controller.batch.manager import MANAGER_LEASE, MANAGER_NAMESPACE, KoordManager
 from koordebpf.controller.batch.part import BatchResources
 from koordebpf.controller.batch.publish import Publisher
+from koordebpf.controller.batch.start import MANAGER_LEASE, MANAGER_NAMESPACE, KoordManager
 from koordebpf.kube.clients.lease import LeaseClient
 from koordebpf.kube.clients.nodeslos import ControllerSource
 from koordebpf.kube.colocation.nodes import decode_colocation_node

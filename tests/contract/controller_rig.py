@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from koordebpf.controller.reconcile import Reconciler
-from koordebpf.controller.tick import Controller, Leadership
+from koordebpf.controller.run import Controller, Leadership
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.nodeslos import ControllerSource, NodeSLOWriter
 from koordebpf.kube.http.transport import open_cluster

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from koordebpf.controller import keeper
 from koordebpf.controller.desired import MANAGED_BY, OURS, desired_nodeslo
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO
 from koordebpf.slo.manager.effective import render_spec
@@ -504,7 +503,7 @@ class TestFaults:
             return desired_nodeslo(of, *others)
 
         with monkeypatch.context() as patched:
-            patched.setattr(keeper, "desired_nodeslo", failing)
+            patched.setattr("koordebpf.controller.reconcile.desired_nodeslo", failing)
             rig = start()
             rig.until(lambda: "n2" in store.objects[NODESLOS], "the other Node's")
             assert "n1" not in store.objects[NODESLOS]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from koordebpf.demo import workers
-from koordebpf.demo.processes import Child
+from koordebpf.demo.story import Child
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 

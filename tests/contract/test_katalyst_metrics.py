@@ -15,10 +15,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from koordebpf.policy.katalyst.inner import InnerSettings
 from koordebpf.policy.katalyst.manager import SoftNotice
-from koordebpf.policy.katalyst.metrics import KatalystMetricsSettings
 from koordebpf.policy.katalyst.plugins.network import NetworkSettings
 from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
-from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.policy.katalyst.settings import KatalystMetricsSettings, KatalystSettings
 from koordebpf.report.prom.katalyst import MAX_PLUGINS
 from koordebpf.report.prom.katalyst_names import MAX_DETAILS, KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics

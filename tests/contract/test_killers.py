@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.evictions import Evictions
-from koordebpf.agent.executors import open_actions, open_executor
-from koordebpf.agent.killers import open_killers
+from koordebpf.agent.executors import open_actions, open_executor, open_killers
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
 from koordebpf.attribution.index import CgroupIndex

@@ -14,8 +14,7 @@ import grpc
 import pytest
 
 from koordebpf.kube.nri.values import Answer, NriResources
-from koordebpf.kube.runtime_proxy.server import RuntimeProxyServer
-from koordebpf.kube.runtime_proxy.service import PROXY_MESSAGES, SERVICE
+from koordebpf.kube.runtime_proxy.server import PROXY_MESSAGES, SERVICE, RuntimeProxyServer
 from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
 from tests.contract.apiserver import until
 from tests.contract.nri_runtime import Answers

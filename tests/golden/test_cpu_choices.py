@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.policy.suppress.choose_cpus import choose_cpus
+from koordebpf.policy.suppress.cpuset import choose_cpus
 from koordebpf.state.cpu.measured import Cpu
 from tests.support.values.machines import machine, without
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch, SignalHealth
 from koordebpf.collect.scope import open_scope
-from koordebpf.collect.signal_health import SignalHealth
 from koordebpf.kernel.backends.files import FilesSignals
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from tests.conftest import OTHER_MACHINE

@@ -28,7 +28,7 @@ from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
-from koordebpf.report.prom.node import NodeMetrics
+from koordebpf.report.prom.metrics import NodeMetrics
 from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.resctrl.decide import Members

@@ -13,7 +13,7 @@ from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order
 from koordebpf.policy.evict.resources import MEMORY_RELIEF
-from koordebpf.policy.evict.victims import choose_victims
+from koordebpf.policy.evict.selection import choose_victims
 from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.build import view_of_frame

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule, format_cpu_list
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
-from koordebpf.policy.suppress.choose_cpus import choose_cpus
+from koordebpf.policy.suppress.cpuset import choose_cpus
 from koordebpf.policy.suppress.explained import ExplainedSuppression, explained_suppression
 from koordebpf.policy.suppress.pools import be_pools
 from koordebpf.policy.suppress.round import plan_suppress

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.collect.spec_in_force import SpecInForce
+from koordebpf.collect.cluster_view import SpecInForce
 from koordebpf.controller.desired import desired_nodeslo
 from koordebpf.controller.settings import Settings, settings_of
 from koordebpf.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.writer.wanted import Wanted
+from koordebpf.act.writer.writer import Wanted
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.decision.strategies import FEATURE_GATES

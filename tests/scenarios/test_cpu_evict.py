@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.policy.decide import decide
-from koordebpf.policy.evict.cpu_features import be_cpu_order
+from koordebpf.policy.evict.all_features import be_cpu_order
 from koordebpf.policy.plan import Plan
 from koordebpf.state.amount import CPU
 from koordebpf.state.cpu.measured import BeQuota, CpuWindow

@@ -14,7 +14,7 @@ from koordebpf.kube.cache.objects import Namespace, ObjectMeta
 from koordebpf.policy.detect import stall_evict
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.suppress.memory_pressure import caused_ratio
+from koordebpf.policy.suppress.round import caused_ratio
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import StallParts

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from koordebpf.collect.memory.collector import MemoryCollector
-from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.node_watch import NodeWatch, SignalHealth
 from koordebpf.collect.scope import NodeScope
-from koordebpf.collect.signal_health import SignalHealth
 from koordebpf.events.layout import STALL_CAUSES, expected_offsets
 from koordebpf.kernel.bpf.programs import EVERY_STALL
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cpu.best_effort_sets import BestEffortSets
+from koordebpf.collect.cpu.collector import BestEffortSets
 from koordebpf.collect.cpu.files import CgroupCpuFiles
 from koordebpf.collect.cpu.owners import cpu_owners
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.strategies.cpu_pressure import who_may_wake
+from koordebpf.agent.strategies.suppression_wake import who_may_wake
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
 from koordebpf.collect.cpu.collector import BurstLook, CpuCollector, CpuPaths

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from koordebpf.kernel.cgroup.freezer import is_frozen, thaw, thaw_at, thaw_subtree
-from koordebpf.kernel.cgroup.monitors import killed_beside_monitors
+from koordebpf.kernel.cgroup.kill import killed_beside_monitors
 
 MakeTree = Callable[[dict[str, Any]], Path]
 MONITOR = "crio-conmon-c1.scope"

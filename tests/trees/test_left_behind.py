@@ -12,7 +12,7 @@ from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, Journ
 from koordebpf.act.writer.owners import LADDER, SUPPRESS
 from koordebpf.act.writer.places import Original
 from koordebpf.agent.lifecycle.node_lock import NodeLock
-from koordebpf.agent.lifecycle.stale_state import left_behind
+from koordebpf.agent.lifecycle.standby import left_behind
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.store.wal import IN_FLIGHT_PATH, InFlight

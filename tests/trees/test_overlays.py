@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.katalyst.layers import LayerTable
-from koordebpf.collect.katalyst.rootfs import RootfsCollector
+from koordebpf.collect.katalyst.rootfs import LayerTable, RootfsCollector
 from koordebpf.kernel.host.overlays import NodeFiles, Overlay, node_files, open_below, overlays
 from koordebpf.state.katalyst.measured import ImageFs
 

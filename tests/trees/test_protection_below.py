@@ -9,7 +9,7 @@ import pytest
 from koordebpf.act.writer.places import Places
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.tools.protection import protection_in_effect
+from koordebpf.tools.pod_explain import protection_in_effect
 
 FILES = (CgroupFile.MEMORY_MIN, CgroupFile.MEMORY_LOW)
 POD = "kubepods/besteffort/pod12345678-9abc-def0-1234-56789abcdef0"

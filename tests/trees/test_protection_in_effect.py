@@ -9,7 +9,7 @@ import pytest
 from koordebpf.act.writer.places import Places
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.tools.protection import protection_in_effect
+from koordebpf.tools.pod_explain import protection_in_effect
 
 LOW = CgroupFile.MEMORY_LOW
 POD = "kubelet/kubepods/burstable/pod1"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.strategies.traced_cgroups import TracedCgroups
+from koordebpf.agent.strategies.suppression_wake import TracedCgroups
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id

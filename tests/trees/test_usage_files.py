@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from koordebpf.collect.usage.collector import MachineUse, PodsByNuma
 from koordebpf.collect.usage.groups import UsageGroup
-from koordebpf.collect.usage.node import MachineUse, PodsByNuma
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu, NodeCpuTime

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.demo.node import DemoNode, demo_node
-from koordebpf.demo.processes import Child
+from koordebpf.demo.story import Child
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.deadman import support_of_dead_man
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy

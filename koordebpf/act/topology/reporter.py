@@ -10,32 +10,86 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import msgspec
 
-from koordebpf.act.topology.koordlet import KoordletWriter
 from koordebpf.errors import ConfigError, KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.kubelet_config import KubeletConfig
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology
+from koordebpf.kube.colocation.node_topologies import written_at
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.policy.topology.merge import Object, difference, differs_in_annotations, merged, new_topology
 from koordebpf.policy.topology.report import Known, Report, topology_report
 from koordebpf.state.cpu.measured import CpuManager
 from koordebpf.state.node_info import NodeInfo
 from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.pods.koordlet import koordlet_pod
 
 log = logging.getLogger(__name__)
-
+MANAGER = "koordlet"  # its user agent, and so the name of its field manager
+RECENT = timedelta(minutes=15)  # Why: koordlet writes only what changed, so that a young entry means that it is there
+_LONGEST = timedelta(hours=24)
 TIMEOUT_S = 5.0  # Why: as for other writes of the agent
 LOOK_S = 60.0  # Why: koordlet's interval for CPUs and NUMA nodes
 READ_S = 300.0  # Why: a change by another that no watch reports, as of zones
 APART_S = 3.0  # Why: koordlet's interval; many pods that start at once are one write
 _FIRST_S, _CAP_S = 1.0, 60.0
 _DENIED_S, _DENIED_CAP_S = 30.0, 600.0
+
+
+class KoordletWriter:
+    """koordlet, by its pod on this node and by the object's managed fields. Says once when it is there, or is gone.
+
+    `said`: why the object is left alone; empty where it is not.
+    """
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        """Begin; `now` is the wall clock."""
+        self._now = now
+        self._quiet = RECENT
+        self._wrote_at: datetime | None = None  # this agent, last
+        self._answered_at: datetime | None = None  # the write of koordlet's that is counted already
+        self.said = ""
+
+    def is_here(self, pods: Iterable[PodFacts]) -> bool:
+        """Tell whether its pod is on this node."""
+        pod = koordlet_pod(pods)
+        if pod is not None:
+            self._say(f"pod {pod} keeps the NodeResourceTopology of this node: it is left alone")
+        return pod is not None
+
+    def wrote(self, written: Object) -> bool:
+        """Tell whether koordlet wrote the object lately, or over what this agent wrote.
+
+        After the latter it is left alone for 15 minutes, and twice as long each further time, a day at most.
+        """
+        at = written_at(written, MANAGER)
+        if at is None:
+            self._say("")
+            return False
+        if self._wrote_at is not None and at >= self._wrote_at and at != self._answered_at:
+            self._answered_at = at
+            self._quiet = min(self._quiet * 2, _LONGEST)
+        if self._now() - at >= self._quiet:
+            self._say("")
+            return False
+        self._say(f"koordlet wrote the NodeResourceTopology of this node at {at.isoformat()}: it is left alone")
+        return True
+
+    def note_write(self) -> None:
+        """Note that this agent is about to write. The API server keeps whole seconds."""
+        self._wrote_at = self._now().replace(microsecond=0)
+
+    def _say(self, sentence: str) -> None:
+        if sentence and sentence.partition(" at ")[0] != self.said.partition(" at ")[0]:
+            log.warning("%s", sentence)
+        elif self.said and not sentence:
+            log.info("koordlet no longer keeps the NodeResourceTopology of this node")
+        self.said = sentence
 
 
 class Noted(msgspec.Struct, frozen=True):

@@ -9,22 +9,65 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from koordebpf.act.evict.unfinished_kill import finish_kill
+from koordebpf.act.evict.unfinished_kill import finish_kill, frozen_by, thaw_left
+from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, read_journal
+from koordebpf.act.writer.owners import LADDER, SUPPRESS, has_owner
+from koordebpf.act.writer.places import Original
 from koordebpf.agent.lifecycle.handover import is_kept, settle
-from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, folder_of
-from koordebpf.agent.lifecycle.stale_state import left_behind
+from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, folder_of, is_held
 from koordebpf.collect.scope import NodeScope
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.host.filesystem import filesystem_of
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.report.sentences import outcome_sentence
-from koordebpf.store.wal import IN_FLIGHT_PATH, InFlight
+from koordebpf.store.wal import IN_FLIGHT_PATH, InFlight, read_in_flight
 
 log = logging.getLogger("koordebpf")
-
 _HAND_OVER_S = 5.0  # Why: half of what a pod is given for its end
 _LOOK_EVERY_S = 0.05
 _IN_MEMORY = (None, "tmpfs", "ramfs")  # None: not known
+
+
+def left_behind(folder: Path) -> tuple[str, ...]:
+    """Thaw who was left frozen by a kill; return sentences that say what is left and what ends it.
+
+    None where nothing is, or where an agent acts now.
+    """
+    journal, old = folder / JOURNAL_PATH.name, folder / OLD_LADDER_JOURNAL
+    in_flight = folder / IN_FLIGHT_PATH.name
+    try:
+        written = _written(journal)
+        climbed = sum(has_owner(each, LADDER) for each in written) + len(_written(old))
+        held = sum(has_owner(each, SUPPRESS) for each in written)
+        kills = read_in_flight(in_flight).kills
+    except (ActuationError, ConfigError, OSError) as error:
+        return (f"what an agent before this one may have left in force cannot be read: {error}",)
+    if is_held(folder):
+        return ()
+    sentences = [
+        f"an agent that was killed has left pod {kill.namespace}/{kill.name} frozen in the middle of a kill:"
+        " it is thawed"
+        for kill in kills
+        if thaw_left(kill)
+    ]
+    frozen = sum(frozen_by(kill) is not None for kill in kills)
+    if climbed or frozen:
+        sentences.append(
+            f"an agent that was killed has left {climbed} files of its ladder written and {frozen} pods frozen; one"
+            f" with --enforce ends that, or: koordebpf restore --journal {old if old.exists() else journal} --in-flight"
+            f" {in_flight}"
+        )
+    if held:
+        sentences.append(
+            f"an agent that ended has left {held} files as suppression wrote them; one with --enforce continues from"
+            f" there, or: koordebpf restore --journal {journal}"
+        )
+    return tuple(sentences)
+
+
+def _written(journal: Path) -> list[Original]:
+    return list(read_journal(journal)[0].values()) if journal.exists() else []
 
 
 class Acting(NamedTuple):

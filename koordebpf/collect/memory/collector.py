@@ -5,7 +5,9 @@ Everything a call returns was read during the call; nothing is kept from an earl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from heapq import nlargest
 from typing import Self
 
 import msgspec
@@ -14,20 +16,218 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.memory.pressure import PressureFiles
-from koordebpf.collect.memory.scan import MemcgScan
-from koordebpf.collect.memory.stats import MemoryStats
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, ConfigError
-from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, task_count
+from koordebpf.errors import CgroupGone, ConfigError, SupportError
+from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.signals.interface import Backend
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts, StrayMeasure
 from koordebpf.state.series.growth import GrowthTable
-from koordebpf.state.stalls.sums import LimitedCgroup, ScanSums, cgroup_used_bytes
+from koordebpf.state.stalls.sums import LimitedCgroup, Row, ScanSums, cgroup_used_bytes, packed
+from koordebpf.units import MIB, PAGE_BYTES
 
+_MOST = 16  # Why: 40 µs each; a node is rarely short because of more pods than these
+_LEAST_BYTES = 32 * MIB  # Why: page tables, stacks and slab of an ordinary pod
+_LEAST_SHARE = 8  # Why: with less than an eighth of the rest the credit is near enough
+log = logging.getLogger(__name__)
+_NOT_READ = (0, NOT_KNOWN, 0, 0, 0, 0)  # swap, reclaimable slab and the four events of a row: they are not summed up
 # Keys of the node in the growth table: what it uses, and its usage with page cache.
 _NODE, _USAGE = "", "usage"
+
+
+class MemoryStats:
+    """Completes pods' memory: shmem, and of what is on no list of the scan how much is really the kernel's.
+
+    The rest may be reclaimable slab, which the node counts as available, huge pages, which go back to their pool, and
+    what removed containers of the pod left behind: page cache, and files on its tmpfs.
+    """
+
+    def __init__(self, scope: NodeScope, index: CgroupIndex) -> None:
+        self._scope = scope
+        self._index = index
+        self._files: dict[int, CgroupMemory] = {}
+
+    def complete(self, memories: Mapping[int, MemoryParts], tmpfs: Collection[int] = ()) -> Mapping[int, MemoryParts]:
+        """Return `memories` with those completed that need it: with a large rest, or one of `tmpfs`. By cgroup id.
+
+        Cost:    30 µs for each of those, at most `_MOST` and `tmpfs`.
+        """
+        large = [cgroup_id for cgroup_id, memory in memories.items() if _has_large_rest(memory)]
+        wanted = {*nlargest(_MOST, large, lambda cgroup_id: memories[cgroup_id].kernel_bytes or 0)}
+        wanted.update(cgroup_id for cgroup_id in tmpfs if cgroup_id in memories)
+        for cgroup_id in self._files.keys() - wanted:
+            self._files.pop(cgroup_id).close()
+        completed = {
+            cgroup_id: with_stat(memories[cgroup_id], stat, self._scope.kind)
+            for cgroup_id in wanted
+            if (stat := self._read(cgroup_id)) is not None
+        }
+        return {**memories, **completed} if completed else memories
+
+    def _read(self, cgroup_id: int) -> CgroupMemoryStat | None:
+        files = self._files.get(cgroup_id)
+        if files is None:
+            path = self._index.path(cgroup_id)
+            if path is None:
+                return None
+            hierarchy = self._scope.hierarchy
+            files = self._files[cgroup_id] = CgroupMemory(hierarchy.mount_point / path, hierarchy.version)
+        try:
+            return files.read()
+        except (CgroupGone, SupportError):
+            self._files.pop(cgroup_id).close()
+            return None
+
+    def close(self) -> None:
+        """Close every fd."""
+        for files in self._files.values():
+            files.close()
+        self._files.clear()
+
+
+def with_stat(memory: MemoryParts, stat: CgroupMemoryStat, scope: str) -> MemoryParts:
+    """Return the memory with what `stat` adds; its lists may be older by a moment, so only what is more there counts.
+
+    Huge pages of a pool go back to it, and for the machine the whole pool is used in any case; a node cgroup is charged
+    less without them.
+    """
+    anon_bytes = stat.inactive_anon_bytes + stat.active_anon_bytes
+    file_bytes = stat.inactive_file_bytes + stat.active_file_bytes
+    left_anon = max(anon_bytes - memory.inactive_anon_bytes - memory.active_anon_bytes, 0)
+    left_file = max(file_bytes - memory.inactive_file_bytes - memory.active_file_bytes, 0)
+    pool_bytes = (stat.hugetlb_bytes or 0) if scope == "machine" else 0
+    slab_bytes = memory.slab_reclaimable_bytes if stat.slab_reclaimable_bytes is None else stat.slab_reclaimable_bytes
+    lists = memory.koordinator_used_bytes + memory.inactive_file_bytes + memory.active_file_bytes
+    kernel = memory.usage_bytes - lists - left_anon - left_file - (slab_bytes or 0) - pool_bytes
+    return msgspec.structs.replace(
+        memory,
+        inactive_anon_bytes=memory.inactive_anon_bytes + left_anon,
+        inactive_file_bytes=memory.inactive_file_bytes + left_file,
+        shmem_bytes=stat.shmem_bytes,
+        slab_reclaimable_bytes=slab_bytes,
+        kernel_bytes=max(kernel, 0),
+    )
+
+
+def _has_large_rest(memory: MemoryParts) -> bool:
+    rest = memory.kernel_bytes or 0
+    return rest >= _LEAST_BYTES and rest * _LEAST_SHARE > memory.koordinator_used_bytes
+
+
+class MemcgScan:
+    """Scans. What reads as it did in the last full scan, `last`, is not summed again.
+
+    Args:
+        node_files: of the node where it is a cgroup.
+    """
+
+    def __init__(self, scope: NodeScope, signals: Backend, index: CgroupIndex, node_files: CgroupMemory | None) -> None:
+        self._scope = scope
+        self._signals = signals
+        self._index = index
+        self._node_files = node_files
+        self._files: dict[int, CgroupMemory] = {}
+        self._missed = 0
+        self.last: ScanSums | None = None
+        self.taken = 0  # full scans
+
+    @property
+    def can_scan(self) -> bool:
+        """Tell whether it is by one scan."""
+        return self._signals.can_scan
+
+    def full(self) -> ScanSums:
+        """Scan all that is needed of pods and node."""
+        self.last = self._scan()
+        self.taken += 1
+        return self.last
+
+    def again(self) -> ScanSums:
+        """Return what the scan that `node` took says of pods too."""
+        self.last = self._sums_of(self._signals.scanned())
+        self.taken += 1
+        return self.last
+
+    def node(self) -> MemoryParts | None:
+        """Scan, and return what the node's cgroup holds; None: it is gone."""
+        if not self._signals.can_scan:
+            return self._scan().all(self._scope.root_id)
+        with self._rows() as rows:
+            node = sum_memcgs(rows)
+        if node is None or node[0] != self._scope.root_id:
+            return None
+        return MemoryParts(node[2] * PAGE_BYTES, *(pages * PAGE_BYTES for pages in node[MEMCG_LRU_AT:]))
+
+    def _scan(self) -> ScanSums:
+        if not self._signals.can_scan:
+            return ScanSums(packed(self._scan_files()), self._index.subtree_pod, 1)
+        return self._sums_of(self._rows())
+
+    def _sums_of(self, rows: memoryview) -> ScanSums:
+        before, version = self.last, self._index.version
+        with rows:
+            copy = bytes(rows)  # compared in no time; a memoryview is compared byte by byte
+        if before is not None and before.is_of(copy, version):
+            return before
+        return ScanSums(copy, self._index.subtree_pod, PAGE_BYTES, before, version)
+
+    def _rows(self) -> memoryview:
+        # A memoryview releases itself at the end of its `with`.
+        rows = self._signals.scan()
+        if (missed := self._signals.scan_missed()) != self._missed:
+            self._missed = missed
+            log.warning("the scan's table is full: %d memory cgroups are not measured", missed)
+        return rows
+
+    def _scan_files(self) -> Iterator[Row]:
+        # memory.stat is hierarchical: only the node and the pods are read, and nothing is summed up.
+        version, mount_point = self._scope.hierarchy.version, self._scope.hierarchy.mount_point
+        wanted = {cgroup_id: self._index.path(cgroup_id) for cgroup_id in self._index.pod_cgroups().values()}
+        wanted |= {owner.cgroup_id: owner.path for owner in self._index.cgroups_without_pod()}
+        for cgroup_id in self._files.keys() - wanted.keys():
+            self._files.pop(cgroup_id).close()
+        pods = [0, 0, 0, 0, 0]
+        for cgroup_id, path in wanted.items():
+            if path is None:
+                continue
+            reader = self._files.get(cgroup_id)
+            if reader is None:
+                reader = self._files[cgroup_id] = CgroupMemory(mount_point / path, version)
+            try:
+                lru = _row(cgroup_id, reader)
+            except (CgroupGone, SupportError):  # SupportError: on v2 the controller is not enabled there
+                self._files.pop(cgroup_id).close()
+                continue
+            pods = [sum(pair) for pair in zip(pods, lru[MEMCG_LRU_AT:], strict=True)]
+            yield lru
+        if self._node_files:
+            node = _row(self._scope.root_id, self._node_files)
+            own = (max(whole - part, 0) for whole, part in zip(node[MEMCG_LRU_AT:], pods, strict=True))
+            yield (*node[:MEMCG_LRU_AT], *own)
+
+    def close(self) -> None:
+        """Close every fd."""
+        for reader in self._files.values():
+            reader.close()
+        self._files.clear()
+
+
+def _row(cgroup_id: int, reader: CgroupMemory) -> Row:
+    stat = reader.read()
+    return (
+        cgroup_id,
+        0,
+        stat.usage_bytes,
+        NO_LIMIT_PAGES if (limit := reader.limit_bytes()) is None else limit,
+        *_NOT_READ,
+        stat.inactive_anon_bytes,
+        stat.active_anon_bytes,
+        stat.inactive_file_bytes,
+        stat.active_file_bytes,
+        stat.unevictable_bytes,
+    )
 
 
 # The cgroups of pods' own levels, of one version of the index.

@@ -13,21 +13,175 @@ import msgspec
 
 from koordebpf.controller.batch.calculations import Calculations, Computed, amounts_of
 from koordebpf.controller.batch.facts import TopologyRecord
-from koordebpf.controller.batch.metric_specs import MetricStep, metric_step
-from koordebpf.controller.batch.pace import WritePace
 from koordebpf.controller.batch.written import origin_annotation, wanted_amounts, written_amounts
-from koordebpf.controller.batch.zone_steps import wanted_zones, with_zones, zone_reason
-from koordebpf.errors import KubeError
+from koordebpf.controller.desired import is_ours, owned_by
+from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
+from koordebpf.kube.cache.node_metric import AggregatePolicy, CollectPolicy, NodeMetricSpec
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.writes import WrittenMetric
+from koordebpf.kube.http.backoff import Backoff
 from koordebpf.policy.batch.sync import sync_reason
+from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.units import NS_PER_S
 
+_FIELDS = ("capacity", "allocatable", "available")
+# Why 50: 5,000 Nodes are written within 100 s of a start; koord-manager may send 30 requests a second.
+RATE_PER_S: Final = 50
+_FIRST_S, _CAP_S = 1.0, 300.0
+_REST_S: Final = 5.0
+_DENIED_S: Final = 30.0
+_MAX_PROBLEMS: Final = 5  # sentences; a thousand Nodes may fail for the same reason
 log = logging.getLogger("koordebpf")
-
 _SLICE_NS: Final = 2 * NS_PER_S  # then the loop looks at what changed meanwhile
 _TRUST_NS: Final = 30 * NS_PER_S  # a write shows in the watch long before; then the watch is believed
 _NOT_URGENT: Final = 3
+
+
+class MetricStep(msgspec.Struct, frozen=True):
+    """What is to be done with a NodeMetric: `verb` create, update or delete, and the object to send."""
+
+    verb: str
+    metric: WrittenMetric
+
+
+def metric_step(computed: Computed, *, adopts: bool) -> MetricStep | None:
+    """Return what has to be done; None: nothing. One that another made is left alone unless `adopts`.
+
+    It is owned by its Node: garbage collection deletes it with that.
+    """
+    current = computed.metric.written if computed.metric else None
+    if current is not None and not is_ours(current) and not adopts:
+        return None
+    if not computed.strategy.enable:
+        return MetricStep("delete", current) if current is not None and is_ours(current) else None
+    wanted = _wanted(computed, current)
+    if current is None:
+        return MetricStep("create", wanted)
+    return None if wanted == current else MetricStep("update", wanted)
+
+
+def _collect_policy(computed: Computed) -> CollectPolicy:
+    strategy = computed.strategy
+    return CollectPolicy(
+        strategy.metricAggregateDurationSeconds,
+        strategy.metricReportIntervalSeconds,
+        AggregatePolicy(strategy.metricAggregatePolicy.durations),
+        strategy.metricMemoryCollectPolicy,
+    )
+
+
+def _wanted(computed: Computed, current: WrittenMetric | None) -> WrittenMetric:
+    meta = owned_by(computed.node, current.metadata if current else None)
+    return WrittenMetric(meta, NodeMetricSpec(_collect_policy(computed)))
+
+
+def wanted_zones(computed: Computed) -> dict[str, int]:
+    """Return zone/resource → what it should have; of a Node that is reset nothing of what there is.
+
+    As Koordinator: a zone's entry is set to zero, and not removed.
+    """
+    topology = computed.topology
+    if topology is None or not topology.zones:
+        return {}
+    if computed.result.reset:
+        return {key: 0 for key, amount in topology.batch.items() if amount}
+    return {
+        key: amount
+        for zone, both in computed.result.zones.items()
+        for key, amount in ((f"{zone}/{BATCH_CPU}", both.cpu_millicpu), (f"{zone}/{BATCH_MEMORY}", both.memory_bytes))
+    }
+
+
+def zone_reason(computed: Computed, since_ns: int | None) -> str:
+    """Return why the topology has to be written; "": it need not."""
+    wanted = wanted_zones(computed)
+    if not wanted or computed.topology is None:
+        return ""
+    strategy = computed.strategy
+    at_most_ns = strategy.updateTimeThresholdSeconds * NS_PER_S
+    return sync_reason(computed.topology.batch, wanted, strategy.resourceDiffThreshold, since_ns, at_most_ns)
+
+
+def with_zones(topology: dict[str, Any], wanted: Mapping[str, int]) -> dict[str, Any]:
+    """Return a NodeResourceTopology, as decoded from JSON, with these amounts; whatever else it has stays.
+
+    A zone that is not there is passed over, and what is no list of objects is left as it is.
+    """
+    zones = topology.get("zones")
+    return {**topology, "zones": [_zone(zone, wanted) for zone in zones]} if isinstance(zones, list) else topology
+
+
+def _zone(zone: Any, wanted: Mapping[str, int]) -> Any:
+    if not isinstance(zone, dict):
+        return zone
+    amounts = {name: wanted.get(f"{zone.get('name')}/{name}") for name in (BATCH_CPU, BATCH_MEMORY)}
+    made = {name: str(amount) for name, amount in amounts.items() if amount is not None}
+    there = zone.get("resources")
+    resources = [each for each in there if isinstance(each, dict)] if isinstance(there, list) else []
+    kept = [each for each in resources if each.get("name") not in made]
+    kept += [{"name": name, **dict.fromkeys(_FIELDS, amount)} for name, amount in made.items()]
+    return {**zone, "resources": sorted(kept, key=lambda each: str(each.get("name")))} if made else zone
+
+
+class _Failure(msgspec.Struct):
+    backoff: Backoff
+    due_ns: int = 0
+    sentence: str = ""
+
+
+class WritePace:
+    """What fails for one Node waits on its own, longer each time; what would fail for all rests all."""
+
+    def __init__(self) -> None:
+        self.failed = 0  # since the start
+        self._failures: dict[str, _Failure] = {}
+        self._rests_until_ns = 0
+        self._allowance = (0, float(RATE_PER_S))  # when it was counted, and writes allowed then
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why what is pending was not written."""
+        return tuple(dict.fromkeys(each.sentence for each in self._failures.values() if each.sentence))[:_MAX_PROBLEMS]
+
+    def take(self, node: str, now_ns: int) -> bool:
+        """Tell whether this Node may be written now, and count it."""
+        failure = self._failures.get(node)
+        if now_ns < self._rests_until_ns or (failure is not None and now_ns < failure.due_ns):
+            return False
+        at_ns, allowed = self._allowance
+        allowed = min(float(RATE_PER_S), allowed + (now_ns - at_ns) / NS_PER_S * RATE_PER_S)
+        is_allowed = allowed >= 1
+        self._allowance = (now_ns, allowed - is_allowed)
+        return is_allowed
+
+    def succeeded(self, node: str) -> None:
+        """Note that a Node was written."""
+        self._failures.pop(node, None)
+
+    def after(self, error: KubeError, node: str, now_ns: int) -> None:
+        """Note that a write failed."""
+        failure = self._failures.setdefault(node, _Failure(Backoff(_FIRST_S, _CAP_S)))
+        failure.due_ns = now_ns + int(failure.backoff.next_s() * NS_PER_S)
+        # Another was faster, or it is gone: the watch brings what is newer, and the next try is made from that.
+        if isinstance(error, KubeConflict | KubeGone):
+            return
+        self.failed += 1
+        failure.sentence = f"Node {node}: {error}"
+        match error:
+            case KubeDenied():
+                rest_s = _DENIED_S
+            case KubeBusy():
+                rest_s = error.retry_after_s or _REST_S
+            case KubeError(retry=True):
+                rest_s = _FIRST_S
+            case _:
+                return
+        self._rests_until_ns = now_ns + int(rest_s * NS_PER_S)
+
+    def forget_all_but(self, nodes: Iterable[str]) -> None:
+        """Forget Nodes that are gone."""
+        for gone in self._failures.keys() - set(nodes):
+            del self._failures[gone]
 
 
 class Writer(Protocol):

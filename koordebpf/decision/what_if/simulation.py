@@ -6,14 +6,13 @@ Give it the rounds in order of time; `results` says what came of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from koordebpf.decision.decide_tick import tick_view
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.decision.what_if.curve import StallCurve
 from koordebpf.decision.what_if.lifetimes import Lifetimes
 from koordebpf.decision.what_if.observed import Observed, Observer
 from koordebpf.decision.what_if.variant import Variant
@@ -23,6 +22,44 @@ from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 
 _MAX_LISTED = 1_000  # evictions with their names; more are only counted
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """The stalls that a curve expects. `unseen_ns`: so much of the time was at a level that was never seen."""
+
+    stall_ns: int
+    unseen_ns: int
+
+
+class StallCurve:
+    """Time and stalls by whole percents of the node's use, in the interval that ends at each round."""
+
+    def __init__(self) -> None:
+        self._passed_ns: Counter[int] = Counter()
+        self._stall_ns: Counter[int] = Counter()
+
+    def add(self, percent: int, passed_ns: int, stall_ns: int) -> None:
+        """Take one interval in which the node used `percent`."""
+        self._passed_ns[percent] += passed_ns
+        self._stall_ns[percent] += stall_ns
+
+    def expected(self, passed_ns: Mapping[int, int]) -> Expected:
+        """Return the stalls of a node that spent so long at each percent.
+
+        At a level that was seen it stalls as much of the time as was seen; at another one as at the nearest level that
+        was. The time that was recorded gives the stalls that were recorded.
+        """
+        seen = [percent for percent, time_ns in self._passed_ns.items() if time_ns]
+        if not seen:
+            return Expected(0, sum(passed_ns.values()))
+        stall, unseen_ns = 0.0, 0
+        for percent, time_ns in passed_ns.items():
+            near = percent
+            if not self._passed_ns.get(percent):
+                near = min(seen, key=lambda each: (abs(each - percent), each))
+                unseen_ns += time_ns
+            stall += time_ns * self._stall_ns[near] / self._passed_ns[near]
+        return Expected(round(stall), unseen_ns)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

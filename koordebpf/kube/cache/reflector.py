@@ -30,7 +30,6 @@ import msgspec
 
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.kube.cache.older_lists import OlderLists
 from koordebpf.kube.cache.pages import Limits, Listing, Page, pages
 from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, is_older, version_of
 from koordebpf.kube.http.backoff import Backoff
@@ -40,6 +39,7 @@ from koordebpf.kube.http.transport import MAX_LINE_BYTES, Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.units import NS_PER_MS
 
+_MIN_LISTS: Final = 3  # until they are the truth
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _SLOW_TIMES: Final = 10  # Why: a CRD that is not installed is else a third of all requests
@@ -47,6 +47,28 @@ _CHECK_EVERY: Final = 4  # silent watches: the server's version is asked for, on
 _LIFE_NS = (
     100 * NS_PER_MS
 )  # Why: an age that guards judge by the second; of a burst of heartbeats one is as good as all
+
+
+class OlderLists:
+    """Those that came one after another, none older than the one before, and nothing newer between them."""
+
+    def __init__(self, restored_s: float) -> None:
+        self._restored_s = restored_s
+        self._since_s = 0.0
+        self._version = ""
+        self.count = 0
+
+    def forget(self) -> None:
+        """Take it that a list came which is not older."""
+        self.count = 0
+
+    def are_true(self, version: str, now_s: float) -> bool:
+        """Count one more; tell whether they have lasted for so long that they are what the cluster has now."""
+        if not self.count or is_older(version, self._version):
+            self.count, self._since_s = 0, now_s
+        self.count += 1
+        self._version = version
+        return self.count >= _MIN_LISTS and now_s - self._since_s >= self._restored_s
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from koordebpf.policy.detect.verdict import Need, Verdict
@@ -23,27 +24,28 @@ from koordebpf.policy.katalyst.asked.past import with_settled
 from koordebpf.policy.katalyst.asked.queue import filled, sent_since, with_round
 from koordebpf.policy.katalyst.asked.records import with_records
 from koordebpf.policy.katalyst.asked.requests import NO_CANDIDATE, Asked, Refused, Requests, Wanted, gather
-from koordebpf.policy.katalyst.clocks import LastMet, MetSince, last_met, met_since
+from koordebpf.policy.katalyst.clocks import LastMet, MetSince, is_actionable, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, problem_text, typed_states
-from koordebpf.policy.katalyst.outside import due_ns, outside_round
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.plugins.network import NIC_SELECTION_RESULT
 from koordebpf.policy.katalyst.plugins.reclaimed_numa import NUMA_BIND_RESULT
 from koordebpf.policy.katalyst.pods import CONFIG_SOURCE_ANNOTATION, KatalystPod, candidates, katalyst_pods
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
-from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
+from koordebpf.policy.katalyst.state import ManagerState, RemoteCall, RemoteRound
 from koordebpf.policy.plan import Candidate, Holding
 from koordebpf.policy.strategy import Decision, Demand, Ranking, Strategy
 from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.amount import MEMORY, Dimension, Resource, Unit
-from koordebpf.state.katalyst.answers import PluginAnswer
+from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
 from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.katalyst.records import TopAsk
 from koordebpf.state.view import NodeView, PodView
-from koordebpf.units import format_bytes
+from koordebpf.units import NS_PER_S, format_bytes
 
+_TIMES = 3  # Why: two calls, each with its deadline, and the loop's own time
+_LEAST_NS = 3 * NS_PER_S
 GATE = "KatalystEviction"
 Mode = Literal["force", "soft"]
-
 PODS = Unit("pods")
 _ENDED = "no plugin wants a pod evicted"
 # Two resources: a forced pod that is evicted makes up for no soft one.
@@ -51,6 +53,75 @@ ASKED_PODS: Mapping[Mode, Dimension] = {
     "force": Dimension("forced pods", Resource("forced pods", PODS, _ENDED), is_use=True),
     "soft": Dimension("soft pods", Resource("soft pods", PODS, _ENDED), is_use=True),
 }
+
+
+class Outside(msgspec.Struct, frozen=True):
+    """Where the round stands, the call that is to be made now, and the answers of a round that ends now."""
+
+    state: RemoteRound
+    call: RemoteCall | None = None
+    answers: tuple[PluginAnswer, ...] = ()
+
+
+def outside_round(seen: Seen, state: RemoteRound, deadline_ns: int) -> Outside:
+    """Return the next step of the round of plugins outside; `deadline_ns`: of one call of one of them."""
+    measured, now_ns = seen.measured, seen.now_ns
+    if state.began_ns is None:
+        if not measured.remote_plugins:
+            return Outside(RemoteRound(call=state.call))
+        return _called(seen, state, None) if seen.is_regular else Outside(state)
+    remote = measured.remote
+    if remote is not None and remote.call == state.call:
+        return _answered(seen, state, remote.answers)
+    if now_ns - state.began_ns < _given_up_ns(deadline_ns):
+        return Outside(state)
+    return _ended(state, state.answers)
+
+
+def due_ns(state: RemoteRound, deadline_ns: int) -> int | None:
+    """Return when an open call is given up if it is not answered; None: none is open."""
+    return None if state.began_ns is None else state.began_ns + _given_up_ns(deadline_ns)
+
+
+def _given_up_ns(deadline_ns: int) -> int:
+    return max(_TIMES * deadline_ns, _LEAST_NS)
+
+
+def _called(seen: Seen, state: RemoteRound, asks: tuple[TopAsk, ...] | None) -> Outside:
+    uids = tuple(each.pod.uid for each in seen.candidates)
+    call = RemoteCall(state.call + 1, uids, asks)
+    return Outside(replace(state, call=call.number, began_ns=seen.now_ns), call)
+
+
+def _answered(seen: Seen, state: RemoteRound, answers: Sequence[PluginAnswer]) -> Outside:
+    if state.answers:
+        tops = {each.plugin: each for each in answers}
+        return _ended(state, [_with_top(each, tops.get(each.plugin)) for each in state.answers])
+    clocks = met_since(state.clocks, answers, seen.now_ns)
+    state = replace(state, clocks=clocks)
+    asks = tuple(_ask(each, seen) for each in answers if is_actionable(each, clocks, seen.now_ns))
+    if not asks:
+        return _ended(state, answers)
+    return _called(seen, replace(state, answers=tuple(answers)), asks)
+
+
+def _ended(state: RemoteRound, answers: Sequence[PluginAnswer]) -> Outside:
+    return Outside(replace(state, began_ns=None, answers=()), answers=tuple(answers))
+
+
+def _ask(answer: PluginAnswer, seen: Seen) -> TopAsk:
+    threshold = answer.threshold
+    assert threshold is not None  # it is actionable
+    asked = {each.pod.uid for each in seen.candidates}
+    chosen = tuple(uid for uid in threshold.candidates if uid in asked)
+    top_n = 1 if threshold.met == "hard" else 0
+    return TopAsk(answer.plugin, threshold.scope, top_n, chosen or tuple(sorted(asked)))
+
+
+def _with_top(answer: PluginAnswer, top: PluginAnswer | None) -> PluginAnswer:
+    if top is None:
+        return answer
+    return replace(answer, top=top.top or TopPods(()), problem=answer.problem or top.problem)
 
 
 class SoftNotice(NamedTuple):

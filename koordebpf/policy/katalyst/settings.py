@@ -8,10 +8,24 @@ import msgspec
 
 from koordebpf.policy.katalyst.asked.killers import KillerSettings
 from koordebpf.policy.katalyst.inner import InnerSettings
-from koordebpf.policy.katalyst.metrics import KatalystMetricsSettings
 from koordebpf.policy.katalyst.pods import QosSelectors, SkipSettings
 from koordebpf.slo.katalyst.access import AccessSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
+
+LabelKey = Annotated[str, msgspec.Meta(min_length=1, max_length=317)]  # a prefix of 253, a slash, a name of 63
+
+
+class KatalystMetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Metrics under the names that Katalyst's agent gives them.
+
+    `katalyst_names` they are there, beside koordebpf_katalyst_…. Why on: dashboards that were made for Katalyst's agent
+                     work; where both run, their jobs tell them apart.
+    `pod_labels`     labels of a victim that victims_cnt and dryrun_victims_cnt have too, as pod_<label>. Why none:
+                     Katalyst's eviction-pod-metric-labels.
+    """
+
+    katalyst_names: bool = True
+    pod_labels: Annotated[tuple[LabelKey, ...], msgspec.Meta(max_length=16)] = ()
 
 
 class KatalystSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

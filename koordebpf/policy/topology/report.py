@@ -5,7 +5,7 @@ Source: koordinator pkg/koordlet/statesinformer/impl/states_noderesourcetopology
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,6 @@ from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import format_cpu_list, parse_cpu_list
 from koordebpf.kube.cache.kubelet_config import KubeletConfig
 from koordebpf.kube.cache.objects import Node
-from koordebpf.policy.topology.reserved import take_by_topology
 from koordebpf.policy.topology.zones import NUMA_RESERVATION_LABEL, Zone, zones_of
 from koordebpf.quantity import quantity_millicpu
 from koordebpf.slo.pods.cpu_placement import (
@@ -26,10 +25,11 @@ from koordebpf.slo.pods.cpu_placement import (
 from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARED_POOLS_ANNOTATION
 from koordebpf.slo.pods.share_pools import BoundPod, SharePool, SharePools, share_pools
 from koordebpf.state.cpu.measured import CpuManager
-from koordebpf.state.node_info import NodeInfo
+from koordebpf.state.node_info import NodeInfo, Processor
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import FINISHED_PHASES
 
+Place = Callable[[Processor], int]
 BASIC_INFO_ANNOTATION = "node.koordinator.sh/cpu-basic-info"
 CPU_TOPOLOGY_ANNOTATION = "node.koordinator.sh/cpu-topology"
 _MILLI = 1000
@@ -37,6 +37,57 @@ _MILLI = 1000
 _POLICIES = {"single-numa-node": "SingleNUMANode", "restricted": "Restricted", "best-effort": "BestEffort"}
 _SCOPES = {"container": "ContainerLevel", "pod": "PodLevel"}
 _KEPT_BY_KOORDINATOR = frozenset({"LS", "BE"})  # its hooks place them, whatever kubelet gave them
+
+
+def take_by_topology(processors: Iterable[Processor], count: int) -> tuple[int, ...]:
+    """Return `count` CPUs as kubelet's static policy chooses them, ascending: whole sockets, whole cores, single CPUs.
+
+    All of them where there are not so many; then koordlet takes none.
+
+    Source:  k8s.io/kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go, takeByTopologyNUMAPacked.
+    """
+    every = tuple(sorted(processors, key=lambda each: each.cpu))
+    taken: list[Processor] = []
+    for place in (_socket, _core):
+        size = len(every) // max(len({place(each) for each in every}), 1)
+        for group in _free_groups(every, taken, place):
+            if count - len(taken) >= size:
+                taken += group
+    left = [each for each in every if each not in taken]
+    sockets = {each.socket for each in taken}
+    left.sort(
+        key=lambda each: (
+            each.socket not in sockets,
+            sum(one.socket == each.socket for one in left),
+            sum(one.core == each.core for one in left),
+            each.socket,
+            each.core,
+            each.cpu,
+        )
+    )
+    taken += left[: max(count - len(taken), 0)]
+    return tuple(sorted(each.cpu for each in taken))
+
+
+def _socket(each: Processor) -> int:
+    return each.socket
+
+
+def _core(each: Processor) -> int:
+    return each.core
+
+
+# Those of which no CPU is taken; of cores, first those of the socket that has the fewest free ones.
+def _free_groups(every: tuple[Processor, ...], taken: list[Processor], place: Place) -> list[list[Processor]]:
+    used = {place(each) for each in taken}
+    groups: dict[int, list[Processor]] = {}
+    for each in every:
+        if place(each) not in used:
+            groups.setdefault(place(each), []).append(each)
+    free_on: dict[int, int] = {}
+    for group in groups.values():
+        free_on[group[0].socket] = free_on.get(group[0].socket, 0) + len(group)
+    return sorted(groups.values(), key=lambda group: (free_on[group[0].socket], group[0].socket, place(group[0])))
 
 
 class Known(msgspec.Struct, frozen=True):

@@ -3,30 +3,114 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from koordebpf.printable import printable
-from koordebpf.report.pages.ledger import ledger_lines
-from koordebpf.report.top.cells import bytes_text, time_text
+from koordebpf.report.pages.ledger import LEDGER_HEADER, ledger_line, ledger_lines
+from koordebpf.report.top.cells import bytes_text, full_text, growth_text, some_text, time_text, used_text
 from koordebpf.report.top.choice import Choice, matches
-from koordebpf.report.top.detail import detail_lines
-from koordebpf.report.top.help import help_lines
 from koordebpf.report.top.table import Placed, as_tree, layout
-from koordebpf.report.top.trail import Sample
+from koordebpf.report.top.trail import Sample, sample_of, sparkline
 from koordebpf.report.top.values import TopPage, TopRow
-from koordebpf.state.measured import TimeTo, is_mostly_kernel
+from koordebpf.state.measured import LedgerView, TimeTo, is_mostly_kernel
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
+_SORT = "Sort   s stall  u usage  g growth  t time left  n name\n"
+_SORT_IN_REPLAY = "Sort   s stall  u usage  g growth  n name\n"
+_KEYS = """\
+Rows   v pods, containers, cgroups   r as a tree
+       l the ledger: who stalls on whose account
+       / only rows with a text in their name; Esc drops it
+Look   ↑ ↓ PgUp PgDn Home End mark a row; Enter: it alone,
+       with what it was before; Esc: back
+"""
+_REPLAY = "Time   t T a round on, back   j J a minute   d D a decision\n"
+_COLUMNS = """\
+Columns
+  USED      what an eviction frees; K: mostly the kernel's
+  GROWTH/s  of USED
+  SOME%     of 10 s in which a task waited for memory
+  FULL%     of 10 s in which all did
+  BY        whose shortage: the node's, or a limit
+  OOM IN    until its own limit kills
+  ~ worked out from timed stalls, ≥ at least
+Colours
+  red: waits 1 % of the time or more; yellow: 0.1 %,
+  or full within a minute. The node: above, or near,
+  where pods are evicted.
+q ends
+"""
+_LABEL = 10
+_MOST_CHARGES = 6
+_Line = tuple[str, Literal["", "bold", "dim"]]
 Style = Literal["", "bold", "red", "yellow", "dim", "reverse"]
 WIDTH = 80
-
 _SLOW_PERCENT = 1.0  # a hundredth of the time: 10 ms of each second
 _FELT_PERCENT = 0.1
 _SOON_NS = 60 * NS_PER_S
 _NEAR = 0.95  # of the threshold
+
+
+def help_lines(*, replays: bool) -> list[str]:
+    """Return its lines; with `replays` the keys of time travel are among them, in which t does not sort."""
+    keys = _SORT_IN_REPLAY + _KEYS + _REPLAY if replays else _SORT + _KEYS
+    return [*keys.splitlines(), *_COLUMNS.splitlines()]
+
+
+def detail_lines(
+    name: str,
+    row: TopRow | None,
+    ledger: LedgerView | None,
+    trail: Sequence[Sample],
+    inner: Sequence[TopRow],
+    width: int,
+) -> list[_Line]:
+    """Return the page of one row; None: it is gone. `trail`: its samples, oldest first; `inner`: its containers."""
+    lines: list[_Line] = [("", ""), (name, "bold")]
+    if row is None:
+        return [*lines, ("it is not there any more", "dim")]
+    priority = "" if row.priority is None else f", priority {row.priority}"
+    lines.append((f"{row.qos or 'no QoS label'}{priority}, full {_full(row)}", ""))
+    samples = list(trail) or [sample_of(row)]
+    limit = f" of {bytes_text(row.limit_bytes)}" if row.limit_bytes is not None else ""
+    cache = f", page cache {bytes_text(row.file_bytes)}" if row.file_bytes is not None else ""
+    lines += _plot(f"{used_text(row)}{limit}{cache}", "used", samples, lambda each: each.used_bytes, width)
+    grows: Callable[[Sample], float | None] = lambda each: each.growth_bytes_per_s  # noqa: E731
+    lines += _plot(f"{growth_text(row)}/s", "growth", samples, grows, width)
+    waits = f"some {some_text(row)} %, full {full_text(row)} % of the last 10 s"
+    lines += _plot(waits, "stalled", samples, lambda each: each.some_percent, width)
+    if row.global_stall_ns or row.limit_stall_ns:
+        shares = f"{format_ns(row.global_stall_ns)} for the node's shortage, {format_ns(row.limit_stall_ns)} at a limit"
+        lines.append((f"{'':<{_LABEL}}{shares}, all tasks added up", ""))
+    lines += _charges(name, ledger)
+    if inner:
+        columns = layout(width, max(len(each.name) for each in inner))
+        lines += [("", ""), (columns.heading("container"), "bold")]
+        lines += [(columns.line(each), "") for each in inner]
+    return lines
+
+
+def _full(row: TopRow) -> str:
+    return f"in {time_text(row.full_in)}" if row.full_in else "never, as it grows now"
+
+
+def _plot(
+    now: str, label: str, samples: Sequence[Sample], value: Callable[[Sample], float | None], width: int
+) -> list[_Line]:
+    values = [value(each) for each in samples]
+    return [(f"{label:<{_LABEL}}{now}", ""), (f"{'':<{_LABEL}}{sparkline(values, width - _LABEL)}", "")]
+
+
+def _charges(name: str, ledger: LedgerView | None) -> list[_Line]:
+    if ledger is None:
+        return []
+    rows = [each for each in ledger.rows if name in (each.victim.name, each.cause.name)][:_MOST_CHARGES]
+    if not rows:
+        return []
+    return [("", ""), (LEDGER_HEADER, "bold"), *((ledger_line(each, ledger.window_ns), "") for each in rows)]
 
 
 class Around(msgspec.Struct, frozen=True):

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION, is_normalized
+from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION, RATIO_ANNOTATION, is_normalized
 from koordebpf.state.pods.hook_pods import HookContainer, HookPod
-from koordebpf.strategies.hooks.batch_resource import batch_container, batch_pod, is_batch
+from koordebpf.strategies.hooks.batch_resource import batch_container, batch_pod, is_batch, limit_of, quota_of
 from koordebpf.strategies.hooks.core_sched import core_sched_group
 from koordebpf.strategies.hooks.core_sched import pod_idle as core_sched_idle
-from koordebpf.strategies.hooks.cpu_normalization import normalized_container, normalized_pod
 from koordebpf.strategies.hooks.cpuset_allocator import container_cpus, status_of, unset_quota
 from koordebpf.strategies.hooks.group_identity import pod_identity, pod_idle
 from koordebpf.strategies.hooks.oom_score_adj import container_score
@@ -30,6 +29,7 @@ from koordebpf.strategies.hooks.values import (
     Setting,
 )
 
+_SOURCE = f"limits cpu / {RATIO_ANNOTATION}"
 __all__ = [
     "UNLIMITED",
     "Adjustment",
@@ -40,6 +40,24 @@ __all__ = [
     "container_adjustment",
     "pod_adjustment",
 ]
+
+
+def normalized_pod(pod: HookPod, rules: HookRules) -> Setting[int] | None:
+    """Return the quota of the pod's own level; None: one of its containers has no limit, or there is no ratio."""
+    if rules.normalization_ratio is None or all(each.kind == "init" for each in pod.containers):
+        return None
+    limit = limit_of(pod, lambda each: each.cpu_limit_millicpu)
+    if limit <= 0:
+        return None
+    return Setting(quota_of(limit, rules.normalization_ratio), CPU_NORMALIZATION, _SOURCE)
+
+
+def normalized_container(container: HookContainer, rules: HookRules) -> Setting[int] | None:
+    """Return the quota of a container; None: it has no limit, or there is no ratio."""
+    if rules.normalization_ratio is None or container.cpu_limit_millicpu <= 0:
+        return None
+    quota_us = quota_of(container.cpu_limit_millicpu, rules.normalization_ratio)
+    return Setting(quota_us, CPU_NORMALIZATION, f"containers[{container.name}] {_SOURCE}")
 
 
 def pod_adjustment(pod: HookPod, rules: HookRules) -> Adjustment:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from koordebpf.decision.frames import decode_json
+from koordebpf.decision.pod_keys import ANNOTATIONS, LABELS
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError
 from koordebpf.store.recorder.read import Recording
@@ -16,10 +20,148 @@ from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
 from koordebpf.store.recorder.values import NodeSample, RecordedEvent
-from koordebpf.tools.recorder.names import Names
 from koordebpf.tools.recorder.rounds import DecidesAgain
-from koordebpf.tools.recorder.words import KINDS
+from koordebpf.tools.recorder.words import KINDS, OF_NODES, RESOURCES, keys, words
 from koordebpf.units import GIB, NS_PER_S
+
+# A name may be a word, too: of these fields no word stays.
+_NAMES = frozenset(
+    (
+        *("name", "namespace", "node", "nodeName", "pod_name", "container", "container_name", "comm", "workload"),
+        *("uid", "ownPodUid", "killed", "refused"),
+    )
+)
+_KEPT_NAMES = frozenset({"*", "v1", "Pod", *RESOURCES})
+_MAPS = frozenset({"labels", "annotations", "matchLabels", "nodeSelector"})
+_VALUES = frozenset({"old", "new", "value"})  # of cgroup files
+_KEPT_KEYS = ANNOTATIONS | LABELS | OF_NODES
+_KEPT_PARTS = re.compile(
+    r"|sys|fs|cgroup|proc|dev|run|var|lib|tmp|unified|kubelet|kubepods(-besteffort|-burstable)?(\.slice)?|besteffort"
+    r"|burstable|system\.slice|user\.slice|init\.scope|resctrl|schemata|tasks|(cpu|cpuset|cpuacct|memory|io|blkio|pids)"
+    r"(,(cpu|cpuacct))?|cgroup\.(procs|freeze|kill)|cpu\.(max|max\.burst|weight|idle)|cpuset\.(cpus|mems)(\.effective)?"
+    r"|memory\.(max|high|low|min|reclaim|swap\.max)|io\.(max|weight|latency|cost\.qos|cost\.model)|freezer\.state"
+)
+_UID = re.compile(r"[0-9a-f]{8}([-_])[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{12}|\b[0-9a-f]{32,64}\b")
+_OF_A_POD = re.compile(r"((kubepods(-besteffort|-burstable)?-)?pod|cri-containerd-|crio-|docker-)?(\.slice|\.scope)?")
+_PLAIN = re.compile(
+    r"[+-]?\d{1,20}(\.\d{0,9})?([eE][+-]?\d{1,3}|[KMGTPE]i|[numkMGTPE]|%)?"
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)"
+    r"|\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
+)
+_SMALL = re.compile(r"\d{1,4}")  # of a zone, a disk or a CPU
+_RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
+_PART = re.compile(r"[^/=,:;@ ]+")
+_VALUE = re.compile(r"[A-Za-z_][\w.-]*")
+_KINDS = frozenset(
+    ["containerd", "cri-o", "docker", "ReplicaSet", "Deployment", "StatefulSet", "DaemonSet", "Job"]
+)  # before a name
+_SENTENCE = "redacted"
+
+
+class Names:
+    """Replaces names. `key` keeps others from trying out what a hash may stand for."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._hashes: dict[str, str] = {}
+
+    def redacted(self, value: Any) -> Any:
+        """Return a value of JSON without the names that are in it."""
+        return self._walk(value, "")
+
+    def _walk(self, value: Any, field: str) -> Any:
+        if isinstance(value, dict):
+            return self._of_map(value) if field in _MAPS else self._of_object(value)
+        if isinstance(value, list):
+            return [self._walk(each, field) for each in value]
+        return self._text(value, field) if isinstance(value, str) else value
+
+    def _of_object(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        found = {self._field(key): self._walk(each, key) for key, each in value.items()}
+        # An expression of a selector: what labels it names, and the values that it looks for, are as in the labels.
+        if isinstance(key := value.get("key"), str) and isinstance(values := value.get("values"), list):
+            found |= {"key": self._label_key(key), "values": [self._label_value(key, each) for each in values]}
+        return found
+
+    def _of_map(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._label_key(key): self._label_value(key, each) for key, each in value.items()}
+
+    def _label_key(self, key: str) -> str:
+        return key if key in _KEPT_KEYS else self._parts(key)
+
+    def _label_value(self, key: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            return self._walk(value, "")
+        return self._text(value, "") if key in _KEPT_KEYS else self._parts(value)
+
+    def _field(self, key: str) -> str:
+        if key in keys() or _SMALL.fullmatch(key):
+            return key
+        return self._path(key) if key.startswith("/") else self._parts(key)
+
+    def _text(self, text: str, field: str) -> str:
+        if field in _NAMES:
+            return text if text in _KEPT_NAMES or _SMALL.fullmatch(text) else self._parts(text)
+        if not text or text in words() or _PLAIN.fullmatch(text):
+            return text
+        if field == "kernel" and (release := _RELEASE.match(text)):
+            return release[0]
+        if text[0] in "{[":
+            return self._json(text)
+        if text.startswith("/"):
+            return self._path(text)
+        if field in _VALUES:
+            return _VALUE.sub(lambda match: match[0] if match[0] in words() else self._name(match[0]), text)
+        return _SENTENCE if any(map(str.isspace, text)) else self._parts(text)
+
+    def _json(self, text: str) -> str:
+        try:
+            return msgspec.json.encode(self._walk(msgspec.json.decode(text), "")).decode()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._name(text)
+
+    def _path(self, path: str) -> str:
+        return "/".join(map(self._part, path.split("/")))
+
+    def _part(self, part: str) -> str:
+        if _KEPT_PARTS.fullmatch(part) or part in words():
+            return part
+        if (uid := _UID.search(part)) and _OF_A_POD.fullmatch(part[: uid.start()] + part[uid.end() :]):
+            return part[: uid.start()] + self._uid(uid[0]) + part[uid.end() :]
+        return self._name(part)
+
+    # Those of `namespace/name`, `key=value`, `containerd://id`; a sentence in a name's place is one name.
+    def _parts(self, text: str) -> str:
+        return _PART.sub(lambda match: match[0] if match[0] in _KINDS else self._name(match[0]), text)
+
+    def _name(self, name: str) -> str:
+        if _UID.fullmatch(name):
+            return self._uid(name)
+        found = self._hashes.get(name)
+        if found is None:
+            found = f"n{self._digest(name)[:10]}"
+            self._hashes[name] = self._hashes[found] = found  # what is redacted already stays
+        return found
+
+    # Of the same form, since kubelet's cgroups have it in their names, also with _ for -.
+    def _uid(self, uid: str) -> str:
+        if not {"-", "_"} & set(uid):
+            return self._hashes.get(uid) or self._keep(uid, self._digest(uid).ljust(len(uid), "0")[: len(uid)])
+        plain = uid.replace("_", "-")
+        digest = self._hashes.get(plain)
+        if digest is None:
+            hexed = self._digest(plain)[:32]
+            parts = (hexed[:8], hexed[8:12], hexed[12:16], hexed[16:20], hexed[20:])
+            digest = self._keep(plain, "-".join(parts))
+        return digest.replace("-", "_") if "_" in uid else digest
+
+    def _keep(self, name: str, digest: str) -> str:
+        self._hashes[name] = self._hashes[digest] = digest
+        return digest
+
+    def _digest(self, name: str) -> str:
+        digest = hashlib.blake2b(name.encode(errors="surrogatepass"), key=self._key, digest_size=32)
+        return digest.hexdigest()
 
 
 def redact_recording(recording: Recording, output: Path) -> str:

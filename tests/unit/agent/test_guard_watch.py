@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.guard_watch import GuardWatch
+from koordebpf.agent.rounds import GuardWatch
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.cache.objects import ClusterState

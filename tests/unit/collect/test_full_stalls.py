@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.collect import full_stalls as module
+from koordebpf.collect import history as module
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.full_stalls import FullStalls
+from koordebpf.collect.history import FullStalls
 from koordebpf.kernel.bpf.programs import EVERY_STALL
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kube.cache.objects import ClusterState

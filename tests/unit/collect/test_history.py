@@ -12,8 +12,7 @@ import pytest
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.collectors import open_schedule
-from koordebpf.collect.forecasts import Forecasts
-from koordebpf.collect.history import NodeHistory
+from koordebpf.collect.history import Forecasts, NodeHistory
 from koordebpf.collect.pod_pressure import PodPressure
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.collect.namespace_labels import NamespaceLabels
+from koordebpf.collect.cluster_view import NamespaceLabels
 from koordebpf.kube.cache.objects import ClusterState, Namespace, ObjectMeta
 from koordebpf.units import NS_PER_S
 

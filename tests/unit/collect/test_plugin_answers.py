@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koordebpf.collect.plugins.access import PluginAccess
-from koordebpf.collect.plugins.answers import thresholds_answer, top_answer
+from koordebpf.collect.plugins.caller import thresholds_answer, top_answer
 from koordebpf.collect.plugins.qualify import Refusal, qualified, try_plugin
 from koordebpf.collect.plugins.served import by_uid, plugin_info, threshold_message, top_message
 from koordebpf.collect.plugins.sockets import sockets_below

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from koordebpf.collect.signal_health import SignalHealth
+from koordebpf.collect.node_watch import SignalHealth
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kernel.signals.quality import LIMIT_STALLS
 from koordebpf.units import NS_PER_S

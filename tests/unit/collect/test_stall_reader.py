@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.stall_reader import StallReader
+from koordebpf.collect.history import StallReader
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.stalls.windows import NODE
 from koordebpf.units import NS_PER_S

@@ -11,10 +11,9 @@ import pytest
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.usage import collector as module
-from koordebpf.collect.usage.collector import UsageCollector
+from koordebpf.collect.usage.collector import NodeUse, UsageCollector
 from koordebpf.collect.usage.cpu import CpuReading
 from koordebpf.collect.usage.groups import UsageGroup, UsageGroups
-from koordebpf.collect.usage.node import NodeUse
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S
 

@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.controller.batch.part import BatchResources, Looked
 from koordebpf.controller.reconcile import Reconciler
-from koordebpf.controller.tick import Controller, Leadership
+from koordebpf.controller.run import Controller, Leadership
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.clients.nodeslos import ControllerSource, ControllerState, NodeMeta, NodeSLOWriter
 from koordebpf.report.http.routes import Health

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from koordebpf.controller.batch.manager import KoordManager
+from koordebpf.controller.batch.start import KoordManager
 from koordebpf.errors import KubeDenied, KubeError, KubeGone
 from koordebpf.kube.clients.lease import Lease, LeaseClient, LeaseMeta, LeaseSpec
 from koordebpf.units import NS_PER_S

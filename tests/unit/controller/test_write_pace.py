@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.controller.batch.pace import RATE_PER_S, WritePace
+from koordebpf.controller.batch.publish import RATE_PER_S, WritePace
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.units import NS_PER_S
 

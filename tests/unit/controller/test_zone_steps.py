@@ -8,7 +8,7 @@ import pytest
 
 from koordebpf.controller.batch.calculations import Computed
 from koordebpf.controller.batch.facts import TopologyRecord
-from koordebpf.controller.batch.zone_steps import wanted_zones, with_zones, zone_reason
+from koordebpf.controller.batch.publish import wanted_zones, with_zones, zone_reason
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.policy.batch.facts import CpuMemory, Zone
 from koordebpf.policy.batch.formulas import NodeResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from koordebpf.demo.processes import Lines
+from koordebpf.demo.story import Lines
 
 
 def test_a_line_comes_when_it_is_whole_or_at_the_end_and_nothing_is_waited_for() -> None:

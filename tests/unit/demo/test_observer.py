@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from koordebpf.demo.crossing import Crossing
 from koordebpf.demo.node import CgroupVersion, NodeCgroup
-from koordebpf.demo.observer import NodeObserver
+from koordebpf.demo.story import NodeObserver
 from koordebpf.demo.verdict import PodStalls
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.kernel.host.confinement import confinement, support_of_confinement
+from koordebpf.kernel.host.support import confinement, support_of_confinement
 
 CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
 

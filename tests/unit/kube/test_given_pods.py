@@ -15,8 +15,7 @@ from koordebpf.kube.cache.objects import (
     ResourceRequirements,
     Volume,
 )
-from koordebpf.kube.plugins.given_pods import given_pod
-from koordebpf.kube.plugins.given_source import GivenPods
+from koordebpf.kube.plugins.given_source import GivenPods, given_pod
 from tests.support.plugin_pods import POD, QOS, plugin_pod
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.kube.cache.older_lists import OlderLists
+from koordebpf.kube.cache.reflector import OlderLists
 
 
 def test_several_over_two_minutes_are() -> None:

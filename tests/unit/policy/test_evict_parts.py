@@ -4,7 +4,7 @@ from koordebpf.policy.credit import credit_bytes, koordinator_credit_bytes
 from koordebpf.policy.evict.pending import still_pending
 from koordebpf.policy.evict.ranking.order import as_candidates, be_order
 from koordebpf.policy.evict.resources import MEMORY_RELIEF
-from koordebpf.policy.evict.victims import choose_victims
+from koordebpf.policy.evict.selection import choose_victims
 from koordebpf.policy.plan import Candidate, Holding
 from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.build import view_of_frame

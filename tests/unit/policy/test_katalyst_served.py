@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.kube.plugins.given_pods import given_pod
+from koordebpf.kube.plugins.given_source import given_pod
 from koordebpf.policy.evict.settings import StallSettings
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from koordebpf.policy.node_metric.patch import status_patch
+from koordebpf.policy.node_metric.sending import status_patch
 from koordebpf.policy.node_metric.settings import NodeMetricSettings
 from koordebpf.policy.node_metric.settled import limits, settled
 from koordebpf.state.series import kinds

@@ -9,8 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.decision.what_if.lifetimes import Lifetimes
-from koordebpf.decision.what_if.regret import ActingEvictions, Happened, KubeletThreshold, Regret, available_bytes
-from koordebpf.decision.what_if.shadow import Shadows
+from koordebpf.decision.what_if.shadow import (
+    ActingEvictions,
+    Happened,
+    KubeletThreshold,
+    Regret,
+    Shadows,
+    available_bytes,
+)
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.week import (
     DEFINITIONS,

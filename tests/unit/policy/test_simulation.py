@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.decision.what_if.curve import StallCurve
 from koordebpf.decision.what_if.observed import Observer
-from koordebpf.decision.what_if.simulation import Outcome, Simulation
+from koordebpf.decision.what_if.simulation import Outcome, Simulation, StallCurve
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.world import World
 from koordebpf.errors import ConfigError

@@ -18,10 +18,10 @@ from koordebpf.policy.topology.report import (
     CPU_TOPOLOGY_ANNOTATION,
     Known,
     Report,
+    take_by_topology,
     topology_policy,
     topology_report,
 )
-from koordebpf.policy.topology.reserved import take_by_topology
 from koordebpf.policy.topology.zones import NUMA_RESERVATION_LABEL
 from koordebpf.quantity import memory_text, quantity_bytes
 from koordebpf.slo.pods.cpu_placement import (

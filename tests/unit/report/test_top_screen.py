@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from koordebpf.report.top.choice import KEY_LINE, REPLAY_KEY_LINE, Choice, pressed
-from koordebpf.report.top.help import help_lines
-from koordebpf.report.top.page import Around, page_lines, shown_rows
+from koordebpf.report.top.page import Around, help_lines, page_lines, shown_rows
 from koordebpf.report.top.screen import Screen
 from koordebpf.report.top.table import LEAST_WIDTH, MOST_WIDTH, as_tree, layout
 from koordebpf.report.top.trail import SAMPLES, Sample, Trails, sparkline

@@ -10,15 +10,14 @@ import pytest
 from koordebpf.controller.batch.facts import pod_record
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.kube.plugins.given_pods import given_pod
+from koordebpf.kube.plugins.given_source import given_pod
 from koordebpf.kube.plugins.pods import pod_bytes
 from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.hook_pods import hook_pod
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
-from koordebpf.strategies.hooks.adjust import HookRules, container_adjustment, pod_adjustment
-from koordebpf.strategies.hooks.cpu_normalization import normalized_container
+from koordebpf.strategies.hooks.adjust import HookRules, container_adjustment, normalized_container, pod_adjustment
 from koordebpf.strategies.memory_qos.values import memory_pod
 
 GIB = 1 << 30

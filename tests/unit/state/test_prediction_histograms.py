@@ -12,8 +12,7 @@ import pytest
 from koordebpf.errors import ConfigError
 from koordebpf.state.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS
 from koordebpf.state.prediction.checkpoint import HistogramCheckpoint, decode_checkpoint, encode_checkpoint
-from koordebpf.state.prediction.histogram import YEAR_ONE_NS, Histogram
-from koordebpf.state.prediction.models import Model, empty_model, restored_model
+from koordebpf.state.prediction.models import YEAR_ONE_NS, Histogram, Model, empty_model, restored_model
 from koordebpf.state.prediction.values import Amounts, HalfLives
 from koordebpf.units import MIB, NS_PER_S
 

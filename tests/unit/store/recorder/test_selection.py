@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder
-from koordebpf.store.recorder.selection import Selection
+from koordebpf.store.recorder.stores import Selection
 from koordebpf.store.recorder.values import Pace
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import NOW_NS

@@ -21,9 +21,8 @@ from koordebpf.store.recorder.stores import FileStore
 from koordebpf.tools.incident import decisions as of_decisions
 from koordebpf.tools.incident.charts import charts_of
 from koordebpf.tools.incident.decisions import FullDecision, Outcomes, decisions_shown, whole
-from koordebpf.tools.incident.heat import heat_map
 from koordebpf.tools.incident.moments import Moment, Moments
-from koordebpf.tools.incident.of_recording import incident_of_recording
+from koordebpf.tools.incident.of_recording import heat_map, incident_of_recording
 from koordebpf.tools.incident.ranking import ranking_of
 from koordebpf.tools.incident.recorded import read_decision
 from koordebpf.tools.incident.timeline import marks_of, timeline

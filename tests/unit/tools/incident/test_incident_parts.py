@@ -17,11 +17,10 @@ from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.store.v1.encode import encode_decision
 from koordebpf.tools.incident.charts import NAMED, charts_of, with_gaps
 from koordebpf.tools.incident.decisions import Decided, Outcomes, VictimSeen, decided, decisions_shown, whole
-from koordebpf.tools.incident.heat import Ledgers, heat_map
 from koordebpf.tools.incident.moments import Moment, Moments
+from koordebpf.tools.incident.of_recording import Ledgers, heat_map, returned
 from koordebpf.tools.incident.ranking import ranking_of
 from koordebpf.tools.incident.recorded import RecordedDecision, read_decision
-from koordebpf.tools.incident.returned import returned
 from koordebpf.tools.incident.timeline import changed_files, marks_of, timeline
 from koordebpf.tools.incident.window import HOUR_NS, Window, window_of
 from koordebpf.units import MIB, NS_PER_S

@@ -20,7 +20,7 @@ from koordebpf.state.measured import MeasuredParts
 from koordebpf.store.recorder.events import recorded, signals_seen
 from koordebpf.store.recorder.recorder import Recorder
 from koordebpf.store.sink import NodeSampled, RoundEnded
-from koordebpf.tools.recorder.names import Names
+from koordebpf.tools.recorder.redact import Names
 
 MARK = "zqmarkzq"
 # What a marker may look like: a name, or a part of what is kept otherwise.

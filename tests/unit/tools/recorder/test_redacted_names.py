@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.tools.recorder.names import Names
+from koordebpf.tools.recorder.redact import Names
 
 KEY = bytes(32)
 UID = "12345678-9abc-def0-1234-56789abcdef0"
