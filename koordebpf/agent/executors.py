@@ -18,7 +18,7 @@ from koordebpf.act.evict.fallback import LastResort
 from koordebpf.agent.lifecycle.kill_support import known_containers
 from koordebpf.configuration.killers import asks_the_server, named_killers
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.policy.katalyst.asked.killers import EXECUTORS
+from koordebpf.policy.katalyst.killers import EXECUTORS
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.state.view import KillerName
 

@@ -39,7 +39,7 @@ from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
 from koordebpf.agent.tick import Agent
-from koordebpf.agent.warning.open import open_eviction_hooks, open_foresight
+from koordebpf.agent.warning import open_eviction_hooks, open_foresight
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
 from koordebpf.collect.collectors import open_schedule

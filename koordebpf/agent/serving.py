@@ -101,7 +101,7 @@ def series_metrics(measuring: Measuring) -> SeriesMetrics:
 
 # Loaded when it is asked for: most agents never are.
 def _series_page(series: SeriesStore, query: str) -> object:
-    from koordebpf.report.series.answers import series_answer
+    from koordebpf.report.series import series_answer
 
     return series_answer(series, query)
 

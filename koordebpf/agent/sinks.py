@@ -111,7 +111,7 @@ def open_sinks(
     metrics.sinks.hooks, metrics.sinks.foresight = hooks, foresight
     metrics.sinks.recorder = recorder.counts if recorder else None
     if shadow:
-        from koordebpf.report.prom.what_if.shadow import ShadowMetrics
+        from koordebpf.report.prom.shadow import ShadowMetrics
 
         metrics.sinks.shadow = ShadowMetrics(shadow)
     sinks.publish(DecisionsInterrupted(trail.left))

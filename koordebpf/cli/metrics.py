@@ -14,7 +14,7 @@ from koordebpf.cli.reference.schemas import schema_option
 from koordebpf.errors import ConfigError, DecodeError, unreadable
 
 if TYPE_CHECKING:
-    from koordebpf.report.series.answers import SeriesAnswer
+    from koordebpf.report.series import SeriesAnswer
 
 _AGGREGATIONS = ("avg", "p50", "p90", "p95", "p99", "last", "count")
 
@@ -68,13 +68,13 @@ def metrics(
     if as_json:
         _print_json(answer, agg)
         return
-    from koordebpf.report.series.page import kinds_page, series_page
+    from koordebpf.report.pages.series import kinds_page, series_page
 
     echo(series_page(answer, agg) if query is not None else kinds_page(answer.kinds))
 
 
 def _print_json(answer: SeriesAnswer, agg: str | None) -> None:
-    from koordebpf.report.series.page import KindLine, SeriesLine, values_by_name
+    from koordebpf.report.pages.series import KindLine, SeriesLine, values_by_name
 
     for kind, count in sorted(answer.kinds.items()):
         echo_object("metrics-kind", KindLine(kind, count))
@@ -90,7 +90,7 @@ def _from_agent(url: str | None, run_dir: Path, query: str | None, window_ns: in
 
     import msgspec
 
-    from koordebpf.report.series.answers import SeriesAnswer
+    from koordebpf.report.series import SeriesAnswer
 
     what = "series"
     if query is not None:
@@ -103,8 +103,8 @@ def _from_agent(url: str | None, run_dir: Path, query: str | None, window_ns: in
 
 
 def _from_snapshot(path: Path, query: str | None, window_ns: int) -> SeriesAnswer:
-    from koordebpf.report.series.answers import SeriesAnswer, answer_of
-    from koordebpf.store.series.snapshot import read_store
+    from koordebpf.report.series import SeriesAnswer, answer_of
+    from koordebpf.store.series import read_store
 
     try:
         store, moment = read_store(path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from koordebpf.decision.strategies import settings_of
 from koordebpf.errors import ConfigError
-from koordebpf.policy.katalyst.asked.killers import EXECUTORS, Killer, KillerSettings
+from koordebpf.policy.katalyst.killers import EXECUTORS, Killer, KillerSettings
 from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
 
 if TYPE_CHECKING:

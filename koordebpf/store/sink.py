@@ -19,11 +19,11 @@ from koordebpf.decision.decide_tick import TickDecision
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.events.records import OomKill
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
-from koordebpf.policy.katalyst.asked.news import RequestNews
 from koordebpf.policy.katalyst.manager import SoftNotice
+from koordebpf.policy.katalyst.news import RequestNews
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
-from koordebpf.state.katalyst.facts import KatalystFacts
+from koordebpf.state.katalyst.measured import KatalystFacts
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.pods.facts import PodFacts

@@ -14,7 +14,7 @@ from koordebpf.state.prediction.models import Usage
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU
 from koordebpf.state.view import Frame
 from koordebpf.store.frames import tick_in
-from koordebpf.store.series.snapshot import read_store
+from koordebpf.store.series import read_store
 from koordebpf.units import format_ns
 
 _OTHER_PODS = "other pods"  # as one: of them only the sum of CPU was measured

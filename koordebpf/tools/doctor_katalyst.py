@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from koordebpf.agent.katalyst.open import open_rootfs
 from koordebpf.collect.frame import frame_of
-from koordebpf.collect.katalyst.cnr import links_of
+from koordebpf.collect.katalyst.collector import links_of
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.katalyst.rootfs import RootfsCollector
 from koordebpf.collect.memory.collector import MemoryCollector

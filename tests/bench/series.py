@@ -27,7 +27,7 @@ from koordebpf.state.series.lane import BLOCK_ROUNDS
 from koordebpf.state.series.node import node_series
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
-from koordebpf.store.series.snapshot import SnapshotWriter, restore_series
+from koordebpf.store.series import SnapshotWriter, restore_series
 from koordebpf.units import MIB, NS_PER_S, PAGE_BYTES
 from tests.bench.figure import at_most, figure
 from tests.bench.report import Report

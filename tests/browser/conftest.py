@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.decision.what_if.week import ShadowWeek
-from koordebpf.report.incident.page import incident_page
+from koordebpf.tools.incident.page import incident_page
 from tests.browser.chromium import Browser, chromium
 from tests.support.values.incidents import HOSTILE, incident
 from tests.support.values.weeks import week

@@ -20,7 +20,7 @@ import pytest
 from koordebpf.controller.batch.explain import explain
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.quantity import parse_quantity
-from koordebpf.report.colocation.batch_page import ExplainedNode
+from koordebpf.report.pages.batch import ExplainedNode
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, control_plane

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.taint.cnr import CnrTainter
-from koordebpf.agent.katalyst.effects import KatalystEffects
+from koordebpf.act.taint import CnrTainter
+from koordebpf.agent.katalyst.manager import KatalystEffects
 from koordebpf.agent.katalyst.open import open_tainters
 from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
@@ -26,8 +26,7 @@ from koordebpf.policy.katalyst.manager import KatalystDecision
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
-from koordebpf.state.katalyst.answers import Condition
-from koordebpf.state.katalyst.measured import Cnr, CnrZone
+from koordebpf.state.katalyst.measured import Cnr, CnrZone, Condition
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
 from koordebpf.units import GIB
 from tests.cluster.api import Object

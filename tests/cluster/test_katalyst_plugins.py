@@ -14,8 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from koordebpf.state.katalyst.answers import TopPods
-from koordebpf.state.katalyst.records import TopAsk
+from koordebpf.state.katalyst.measured import TopAsk, TopPods
 from tests.cluster.binaries import say_line
 from tests.cluster.katalyst_programs import katalyst_program
 from tests.contract.apiserver import until

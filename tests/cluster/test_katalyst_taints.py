@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.taint.worker import Tainter
+from koordebpf.act.taint import Tainter
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.clients.katalyst_taints import OWNED, KatalystTaints, Taint
 from koordebpf.kube.http.transport import open_cluster

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.taint.worker import NodeMarker
+from koordebpf.act.taint import NodeMarker
 from koordebpf.errors import KubeConflict, KubeDenied
 from koordebpf.kube.clients.taints import CONDITION_TYPE, TAINT_KEY, NodeMarks
 from koordebpf.kube.http.transport import open_cluster

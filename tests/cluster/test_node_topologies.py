@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import yaml
 
-from koordebpf.act.topology.reporter import Noted, TopologyReporter
+from koordebpf.act.topology import Noted, TopologyReporter
 from koordebpf.agent.colocation.reports.topology_report import NodeSources
 from koordebpf.collect.hardware.node_info import NodeInfoReader
 from koordebpf.kube.cache.objects import Node

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from koordebpf.cli import main
-from koordebpf.cli.explain.command import explain
+from koordebpf.cli.explain import explain
 from tests.contract.apiserver import Server
 from tests.contract.batch_rig import BATCH_CPU, BATCH_MEMORY, GIB, big_node, colocation, pod, report
 from tests.contract.objectstore import CONFIGMAPS, NODEMETRICS, NODES, PODS, TOPOLOGIES, Store

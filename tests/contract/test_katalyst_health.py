@@ -14,13 +14,12 @@ import msgspec
 import pytest
 
 from koordebpf.agent.sinks import open_sinks
-from koordebpf.policy.katalyst.asked.news import RequestNews
+from koordebpf.policy.katalyst.news import RequestNews
 from koordebpf.report.http.local_socket import LocalSocket, asked
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
-from koordebpf.state.katalyst.answers import PluginAnswer
-from koordebpf.state.katalyst.facts import REPORT_TAINT, KatalystFacts
+from koordebpf.state.katalyst.measured import REPORT_TAINT, KatalystFacts, PluginAnswer
 from koordebpf.store.audit import AuditLog
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, KatalystActed

@@ -18,13 +18,19 @@ from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.katalyst.plugins.network import NetworkSettings
 from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
 from koordebpf.policy.katalyst.settings import KatalystMetricsSettings, KatalystSettings
-from koordebpf.report.prom.katalyst import MAX_PLUGINS
-from koordebpf.report.prom.katalyst_names import MAX_DETAILS, KatalystNames
+from koordebpf.report.katalyst.metrics import MAX_DETAILS, MAX_PLUGINS, KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.slo.katalyst.access import Validation
-from koordebpf.state.katalyst.answers import Condition, PluginAnswer
-from koordebpf.state.katalyst.facts import NOTIFY, REPORT_TAINT, KatalystFacts
-from koordebpf.state.katalyst.measured import Cnr, CnrZone, NumaMemory
+from koordebpf.state.katalyst.measured import (
+    NOTIFY,
+    REPORT_TAINT,
+    Cnr,
+    CnrZone,
+    Condition,
+    KatalystFacts,
+    NumaMemory,
+    PluginAnswer,
+)
 from koordebpf.state.outcome import Result
 from koordebpf.state.pods.requests import RECLAIMED_CPU
 from koordebpf.store.sink import NoticeEnded

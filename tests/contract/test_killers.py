@@ -24,7 +24,7 @@ from koordebpf.configuration.file import read_config
 from koordebpf.configuration.killers import named_killers
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
-from koordebpf.policy.katalyst.asked.killers import KillerSettings
+from koordebpf.policy.katalyst.killers import KillerSettings
 from koordebpf.runner.measuring import Measuring
 from koordebpf.state.build import view_of_frame
 from koordebpf.store.sink import EVENTS, Event

@@ -40,8 +40,8 @@ from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
-from koordebpf.report.prom.pods.budget import POD_SERIES, PodSeries
-from koordebpf.report.prom.what_if.shadow import ShadowMetrics
+from koordebpf.report.prom.pods import POD_SERIES, PodSeries
+from koordebpf.report.prom.shadow import ShadowMetrics
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame

@@ -16,8 +16,16 @@ import psutil
 import pytest
 
 from koordebpf.collect.plugins.caller import PluginCaller
-from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
-from koordebpf.state.katalyst.records import EvictionRecord, PastBucket, TopAsk
+from koordebpf.state.katalyst.measured import (
+    Condition,
+    EvictAsked,
+    EvictionRecord,
+    PastBucket,
+    PluginAnswer,
+    Threshold,
+    TopAsk,
+    TopPods,
+)
 from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin, pod
 from tests.support.patience import patience

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.act.topology.reporter import Noted, TopologyReporter
+from koordebpf.act.topology import Noted, TopologyReporter
 from koordebpf.agent.colocation.reports.topology_report import NodeSources, TopologyJob
 from koordebpf.collect.cluster_view import Known as Cluster
 from koordebpf.collect.cpu.files import CpuManagerReader
@@ -256,7 +256,7 @@ def test_after_a_refusal_it_waits_once_for_as_long_as_it_was_asked_to_and_says_i
         return reply
 
     threads = types.SimpleNamespace(Event=Quick, Thread=threading.Thread)
-    monkeypatch.setattr("koordebpf.act.topology.reporter.threading", threads)
+    monkeypatch.setattr("koordebpf.act.topology.threading", threads)
     one = reporter()
     store.faults.append(refuses_twice)
     one.note(Noted(NODE))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
+from koordebpf.act.ladder import LadderExecutor, PodDirectories
 from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal

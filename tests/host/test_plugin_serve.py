@@ -22,8 +22,7 @@ import pytest
 from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.slo.katalyst.access import AccessSettings
-from koordebpf.state.katalyst.answers import Condition, TopPods
-from koordebpf.state.katalyst.records import TopAsk
+from koordebpf.state.katalyst.measured import Condition, TopAsk, TopPods
 from tests.contract.apiserver import until
 from tests.support.loads.workloads import Holder
 from tests.support.nodes import MIB, NodeCgroup

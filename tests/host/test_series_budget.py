@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.report.prom.pods.budget import POD_SERIES
+from koordebpf.report.prom.pods import POD_SERIES
 from tests.bench.nodes import full_node
 from tests.host.live_agent import LiveAgent
 

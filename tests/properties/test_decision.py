@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.decide import decide
-from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order
+from koordebpf.policy.evict.ranking import as_candidates, be_key, be_order
 from koordebpf.policy.evict.resources import MEMORY_RELIEF
 from koordebpf.policy.evict.selection import choose_victims
 from koordebpf.slo.pods.eviction import allows_eviction

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from koordebpf.act.report.node_metric import RETRY_CAP_S, RETRY_FIRST_S
+from koordebpf.act.node_metric import RETRY_CAP_S, RETRY_FIRST_S
 from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
 from koordebpf.policy.node_metric.other_writer import OtherWriter
 from koordebpf.policy.node_metric.sending import Hold, Report, Send, Sending

@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from koordebpf.report.prom.colocation.node_metric import NodeMetricNow, sending_families
 from koordebpf.report.prom.colocation.topology import topology_families
-from koordebpf.report.prom.qos.dead_man import DeadManMetrics
+from koordebpf.report.prom.dead_man import DeadManMetrics
 from koordebpf.strategies.cpu_burst.run import CpuBurstMetrics
 from koordebpf.strategies.page_cache.run import PageCacheMetrics
 from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics

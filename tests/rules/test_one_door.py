@@ -22,18 +22,18 @@ _KERNEL = {
 }
 _OWN = {
     "act/task_record.py",
-    "act/notify/notifier.py",  # notices, in directories of pods
+    "act/notify.py",  # notices, in directories of pods
     "act/writer/journal.py",
     "kernel/io/regular_file.py",  # for those that are named here
     "kernel/io/kept_file.py",
     "store/budget.py",
     "store/cgroup_root.py",
-    "store/checkpoints/folder.py",
+    "store/checkpoints.py",
     "store/outputs/output_file.py",  # what a person names by an option
     "store/pod_list.py",
     "store/recorder/ring.py",
     "store/recorder/shard_file.py",
-    "store/series/snapshot.py",
+    "store/series.py",
     "store/shadow/kept_week.py",
     "agent/lifecycle/node_lock.py",
     "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it

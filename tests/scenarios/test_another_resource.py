@@ -14,7 +14,7 @@ from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.candidates.best_effort import candidates_of
 from koordebpf.policy.evict.features import Feature, Ranking
-from koordebpf.policy.evict.ranking.order import as_candidates, be_order
+from koordebpf.policy.evict.ranking import as_candidates, be_order
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings

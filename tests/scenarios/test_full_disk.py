@@ -16,8 +16,14 @@ from koordebpf.policy.katalyst.plugins.rootfs_pressure import RootfsPressureSett
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.state.guard_facts import GuardFacts
-from koordebpf.state.katalyst.answers import EvictAsked, PluginAnswer
-from koordebpf.state.katalyst.measured import ImageFs, KatalystMeasured, RootfsMeasured, RootfsUse
+from koordebpf.state.katalyst.measured import (
+    EvictAsked,
+    ImageFs,
+    KatalystMeasured,
+    PluginAnswer,
+    RootfsMeasured,
+    RootfsUse,
+)
 from koordebpf.store.frames import encode_decision
 from koordebpf.units import GIB, NS_PER_S
 from tests.scenarios.test_katalyst import Node, kpod

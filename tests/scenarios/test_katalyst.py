@@ -21,9 +21,18 @@ from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
 from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import GuardFacts
-from koordebpf.state.katalyst.answers import Condition, EvictAsked, PluginAnswer, Threshold, TopPods
-from koordebpf.state.katalyst.measured import KatalystMeasured, NumaMemory, RemoteAnswers, SystemMemory
-from koordebpf.state.katalyst.records import EvictionRecord
+from koordebpf.state.katalyst.measured import (
+    Condition,
+    EvictAsked,
+    EvictionRecord,
+    KatalystMeasured,
+    NumaMemory,
+    PluginAnswer,
+    RemoteAnswers,
+    SystemMemory,
+    Threshold,
+    TopPods,
+)
 from koordebpf.state.view import PastEviction, PendingRelease
 from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import GIB, NS_PER_S, PAGE_BYTES

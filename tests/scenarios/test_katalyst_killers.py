@@ -11,7 +11,7 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from koordebpf.policy.katalyst.asked.killers import KillerSettings
+from koordebpf.policy.katalyst.killers import KillerSettings
 from koordebpf.policy.katalyst.pods import SkipSettings
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.view import ExecutorName, RefusedEviction

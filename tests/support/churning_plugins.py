@@ -15,7 +15,7 @@ from pathlib import Path
 from koordebpf.collect.plugins.served import plugin_info, threshold_message
 from koordebpf.kube.plugins.messages import PLUGIN_SERVICE, REGISTRATION_SERVICE
 from koordebpf.kube.plugins.server import GrpcServer
-from koordebpf.state.katalyst.answers import Threshold
+from koordebpf.state.katalyst.measured import Threshold
 
 _PAUSE_S = 0.1
 

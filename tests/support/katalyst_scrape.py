@@ -16,7 +16,7 @@ from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.report.http.routes import Health
 from koordebpf.report.katalyst.sink import KatalystSink
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.state.katalyst.facts import KatalystFacts
+from koordebpf.state.katalyst.measured import KatalystFacts
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import KatalystActed, RoundEnded

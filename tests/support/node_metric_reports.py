@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from koordebpf.act.report.node_metric import NodeMetricReporter
+from koordebpf.act.node_metric import NodeMetricReporter
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricStatus
 from koordebpf.kube.http.transport import open_cluster

@@ -9,8 +9,7 @@ from pathlib import Path
 from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.collect.plugins.caller import PluginCaller
 from koordebpf.collect.plugins.registry import PluginRegistry
-from koordebpf.state.katalyst.answers import PluginAnswer
-from koordebpf.state.katalyst.records import TopAsk
+from koordebpf.state.katalyst.measured import PluginAnswer, TopAsk
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 

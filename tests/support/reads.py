@@ -16,8 +16,7 @@ from koordebpf.policy.katalyst.inner import INNER, choose_inside, look_inside
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
-from koordebpf.state.katalyst.answers import PluginAnswer
-from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.katalyst.measured import KatalystMeasured, PluginAnswer
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.terms import PodTerms

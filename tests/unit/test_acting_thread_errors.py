@@ -13,18 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from koordebpf.act import node_metric as metric_module
+from koordebpf.act import taint as taint_module
+from koordebpf.act import topology as topology_module
 from koordebpf.act.evict import cgroup as reaper_module
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.cri import CriExecutor, CriLimits
 from koordebpf.act.eviction_hooks.ran import Ran
-from koordebpf.act.report import node_metric as metric_module
-from koordebpf.act.report.node_metric import NodeMetricReporter
-from koordebpf.act.taint import worker as taint_module
-from koordebpf.act.taint.worker import NodeMarker
-from koordebpf.act.topology import reporter as topology_module
-from koordebpf.act.topology.reporter import Noted, TopologyReporter
+from koordebpf.act.node_metric import NodeMetricReporter
+from koordebpf.act.taint import NodeMarker
+from koordebpf.act.topology import Noted, TopologyReporter
 from koordebpf.collect.katalyst import rootfs as rootfs_module
 from koordebpf.collect.katalyst.rootfs import RootfsCollector
 from koordebpf.collect.plugins.caller import _Round

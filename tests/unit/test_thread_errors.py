@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from koordebpf.act import reclaimer as reclaimer_module
-from koordebpf.act.notify.notifier import PodNotifier
+from koordebpf.act.notify import PodNotifier
 from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.agent.lifecycle import node_lock as lock_module
@@ -36,7 +36,7 @@ from koordebpf.kube.http.deadlines import OpenConnections
 from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.store import pod_list as list_module
-from koordebpf.store.checkpoints.keeper import CheckpointKeeper
+from koordebpf.store.checkpoints import CheckpointKeeper
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.outputs import rotated_file
 from koordebpf.store.pod_list import KeptList

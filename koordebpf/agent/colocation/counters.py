@@ -41,7 +41,7 @@ def open_gpu(node: NodeContext) -> Collector | None:
     from koordebpf.collect.hardware.containers import containers_of
     from koordebpf.collect.hardware.gpu import GpuCollector
     from koordebpf.errors import SupportError
-    from koordebpf.kernel.gpu.nvml import Nvml
+    from koordebpf.kernel.gpu import Nvml
 
     try:
         nvml = Nvml()

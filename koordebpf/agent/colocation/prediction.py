@@ -32,7 +32,7 @@ from koordebpf.state.prediction.checkpoint import ModelCheckpoint, encode_checkp
 from koordebpf.state.prediction.models import OWN_UIDS, Models, Usage, restored_model
 from koordebpf.state.prediction.values import Amounts, LatestPrediction
 from koordebpf.state.series.node import NodeSeries
-from koordebpf.store.checkpoints.keeper import CheckpointKeeper
+from koordebpf.store.checkpoints import CheckpointKeeper
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from koordebpf.state.series.node import NodeSeries
     from koordebpf.state.series.settings import SeriesSettings
     from koordebpf.state.series.store import SeriesCounts
-    from koordebpf.store.series.snapshot import SnapshotWriter
+    from koordebpf.store.series import SnapshotWriter
 
 log = logging.getLogger("koordebpf")
 
@@ -32,7 +32,7 @@ def open_series_keeper(node: NodeContext) -> Collector | None:
     settings, series = node.config.series, node.measuring.series
     if not node.acts:
         return SeriesKeeper(None, settings)
-    from koordebpf.store.series.snapshot import SnapshotWriter, restore_series
+    from koordebpf.store.series import SnapshotWriter, restore_series
 
     path = folder_of(node.config.run_dir, node.measuring.watch.scope) / SNAPSHOT_NAME
     restore_series(path, series, time.monotonic_ns())

@@ -4,29 +4,71 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from koordebpf.agent.katalyst.effects import KatalystEffects
+from koordebpf.act.notify import PodNotifier
 from koordebpf.agent.katalyst.sockets import PluginSockets
 from koordebpf.collect.katalyst.collector import KatalystCollector
-from koordebpf.policy.katalyst.asked.news import ReportedRequests, RequestNews, request_news
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
+from koordebpf.policy.katalyst.news import ReportedRequests, RequestNews, request_news
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.strategy import Decision
 from koordebpf.runner.runner import Runner
-from koordebpf.state.katalyst.facts import KatalystFacts
-from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.slo.katalyst.taints import cnr_taints_of, taints_of
+from koordebpf.state.katalyst.measured import REPORT_CNR_TAINT, REPORT_TAINT, KatalystFacts, KatalystMeasured
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView
-from koordebpf.store.sink import KatalystActed
+from koordebpf.store.sink import KatalystActed, NoticeEnded
 from koordebpf.units import NS_PER_S
 
+if TYPE_CHECKING:
+    from koordebpf.act.taint import CnrTainter, Tainter
+
+    Tainters = tuple[Tainter, CnrTainter]  # of the Node and of the CustomNodeResource
+
 _AHEAD_NS = NS_PER_S // 10  # Why: a measurement ends later than it begins, and may be that of a round by then
+
+
+class KatalystEffects:
+    """Notices in pods' directories, and taints of the Node and its CustomNodeResource; of what is None, none.
+
+    `report` takes what became of notices.
+    """
+
+    def __init__(
+        self, notifier: PodNotifier | None, tainters: Tainters | None, report: Callable[[NoticeEnded], None]
+    ) -> None:
+        self._notifier = notifier
+        self._tainters = tainters
+        self._report = report
+
+    def carry_out(self, made: KatalystDecision) -> None:
+        """Notify and taint as the decision says. Does not wait."""
+        if self._notifier is not None:
+            self._notifier.keep(made.listening)
+            for notice in made.notices:
+                self._notifier.notify(notice)
+            for notice, problem in self._notifier.take_ended():
+                self._report(NoticeEnded(notice, problem, time.monotonic_ns(), time.time()))
+        if self._tainters is not None:
+            of_node = [each.condition for each in made.reported if each.condition.kind == "node"]
+            of_cnr = [each.condition for each in made.reported if each.condition.kind == "cnr"]
+            node, cnr = self._tainters
+            node.wish(frozenset(taint for each in of_node for taint in taints_of(each.name, each.effects)))
+            cnr.wish(frozenset(taint for each in of_cnr for taint in cnr_taints_of(each.name, each.effects)))
+
+    @property
+    def problems(self) -> dict[str, str | None]:
+        """Why taints could not be set last, by what sets them; None: they are."""
+        if self._tainters is None:
+            return {}
+        node, cnr = self._tainters
+        return {REPORT_TAINT: node.problem, REPORT_CNR_TAINT: cnr.problem}
 
 
 class Katalyst(Runner):

@@ -6,9 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koordebpf.act.notify.notifier import PodNotifier
-from koordebpf.agent.katalyst.effects import KatalystEffects
-from koordebpf.agent.katalyst.manager import Katalyst
+from koordebpf.act.notify import PodNotifier
+from koordebpf.agent.katalyst.manager import Katalyst, KatalystEffects
 from koordebpf.agent.katalyst.sockets import open_plugin_sockets
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.collect.katalyst.memory import KatalystMemory
@@ -26,7 +25,7 @@ from koordebpf.runner.measuring import Measuring
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
 
 if TYPE_CHECKING:
-    from koordebpf.agent.katalyst.effects import Tainters
+    from koordebpf.agent.katalyst.manager import Tainters
     from koordebpf.report.http.routes import Health
     from koordebpf.report.katalyst.sink import KatalystSink
     from koordebpf.report.prom.metrics import AgentMetrics
@@ -101,8 +100,7 @@ def open_tainters(config: AgentConfig, settings: KatalystSettings, stack: contex
     """
     if not settings.taints or not config.enforce or config.source == "file" or config.node_name is None:
         return None
-    from koordebpf.act.taint.cnr import CnrTainter
-    from koordebpf.act.taint.worker import Tainter
+    from koordebpf.act.taint import CnrTainter, Tainter
     from koordebpf.kube.clients.cnr_taints import CnrTaints
     from koordebpf.kube.clients.katalyst_taints import KatalystTaints
     from koordebpf.kube.http.transport import open_cluster

@@ -13,8 +13,8 @@ from koordebpf.decision.dead_man import DeadManAction, DeadManChoice, DeadManFir
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import SupportError
 from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.report.prom.dead_man import DeadManMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.qos.dead_man import DeadManMetrics
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, format_ns
 

@@ -17,7 +17,7 @@ from koordebpf.kernel.cgroup.lifted import CpuPlace
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
 from koordebpf.kube.clients.cri import RunningContainer
-from koordebpf.policy.katalyst.asked.killers import EXECUTORS
+from koordebpf.policy.katalyst.killers import EXECUTORS
 from koordebpf.policy.ladder_settings import Rung
 
 

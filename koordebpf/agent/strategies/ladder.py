@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from koordebpf.act.evict.actuator import Actuator
-from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
+from koordebpf.act.ladder import LadderExecutor, PodDirectories
 from koordebpf.act.reclaimer import Reclaimer
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.places import Places

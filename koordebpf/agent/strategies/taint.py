@@ -10,7 +10,7 @@ from koordebpf.policy.strategy import GATE_OFF, Decision
 from koordebpf.policy.taint import MarkTiming, NodeMarkSettings, is_for_memory, is_memory_short
 
 if TYPE_CHECKING:
-    from koordebpf.act.taint.worker import NodeMarker
+    from koordebpf.act.taint import NodeMarker
     from koordebpf.configuration.settings import AgentConfig
     from koordebpf.policy.plan import Plan
     from koordebpf.state.view import PendingRelease
@@ -58,7 +58,7 @@ def open_node_marking(config: AgentConfig, stack: ExitStack) -> NodeMarking | No
     """Return what taints the node; None where that is not configured, or in a dry run."""
     if config.node_mark.type == "nothing" or not config.enforce:
         return None
-    from koordebpf.act.taint.worker import NodeMarker
+    from koordebpf.act.taint import NodeMarker
     from koordebpf.kube.clients.taints import NodeMarks
     from koordebpf.kube.http.transport import open_cluster
 

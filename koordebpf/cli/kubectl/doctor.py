@@ -35,8 +35,7 @@ def doctor(node: str | None, arguments: tuple[str, ...], of_all: bool, output: s
     if node is not None:
         pass_on(reached, node, ("doctor", *(("--json",) if output == "json" else ()), *arguments))
         return
-    from koordebpf.report.cluster.doctors import doctors_page
-    from koordebpf.tools.cluster.doctors import diagnoses
+    from koordebpf.tools.cluster.doctors import diagnoses, doctors_page
 
     with reached.agents() as agents:
         found = diagnoses(agents, reached.timeout_s)

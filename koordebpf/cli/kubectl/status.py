@@ -22,8 +22,7 @@ def status(nodes: tuple[str, ...], output: str | None, reached: Reached) -> None
       kubectl koordebpf status worker-1 -o wide
       kubectl koordebpf status -o json | jq '.nodes[] | select(.missing)'
     """
-    from koordebpf.report.cluster.status import status_page
-    from koordebpf.tools.cluster.status import cluster_status
+    from koordebpf.tools.cluster.status import cluster_status, status_page
 
     with reached.agents() as agents:
         found = cluster_status(agents, nodes)

@@ -36,8 +36,7 @@ def nodes(wanted: tuple[str, ...], output: str | None, reached: Reached) -> None
     Examples:
       kubectl koordebpf top nodes -o wide
     """
-    from koordebpf.report.cluster.status import top_nodes_page
-    from koordebpf.tools.cluster.status import cluster_status
+    from koordebpf.tools.cluster.status import cluster_status, top_nodes_page
 
     with reached.agents() as agents:
         found = cluster_status(agents, wanted)
@@ -67,8 +66,7 @@ def pods(all_namespaces: bool, selector: str, sort: Sort, output: str | None, re
       kubectl koordebpf top pods -n spark --sort growth
       kubectl koordebpf top pods -A -o wide
     """
-    from koordebpf.report.cluster.pods import top_pods_page
-    from koordebpf.tools.cluster.pods import top_pods
+    from koordebpf.tools.cluster.pods import top_pods, top_pods_page
 
     with reached.agents() as agents:
         namespace = "" if all_namespaces else reached.namespace or agents.cluster.namespace

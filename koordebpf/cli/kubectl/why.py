@@ -26,8 +26,7 @@ def why(pod: str, last: int, recorded: bool, output: str | None, reached: Reache
       kubectl koordebpf why be-7 -n spark --recorded --last 10
       kubectl koordebpf why spark/be-7 -o json | jq '.decisions[-1]'
     """
-    from koordebpf.report.cluster.why import why_page
-    from koordebpf.tools.cluster.why import pod_of, why_pod
+    from koordebpf.tools.cluster.why import pod_of, why_page, why_pod
 
     with reached.agents() as agents:
         namespace, name = pod_of(pod, reached.namespace or agents.cluster.namespace)

@@ -38,7 +38,7 @@ def _below(command: click.Command, context: click.Context) -> dict[str, click.Co
         found = {name: command.get_command(context, name) for name in command.list_commands(context)}
         return {name: each for name, each in found.items() if each is not None}
     if command.name == "explain" and context.command_path == "koordebpf explain":
-        from koordebpf.cli.explain.node import node
+        from koordebpf.cli.explain import node
 
         return {"node": node}
     return {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from koordebpf.collect.hardware.beside_loop import BesideLoop
 from koordebpf.collect.hardware.containers import ContainerCgroup
 from koordebpf.kernel.cgroup.subtree import pids
-from koordebpf.kernel.gpu.nvml import Gpu, GpuProcess, Nvml
+from koordebpf.kernel.gpu import Gpu, GpuProcess, Nvml
 from koordebpf.state.series.kinds import (
     CONTAINER_GPU_CORE,
     CONTAINER_GPU_MEMORY,

@@ -5,11 +5,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.katalyst.cnr import links_of
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.katalyst.rootfs import RootfsCollector
-from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.kernel.host.network_link import has_link
+from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured
 from koordebpf.state.measured import NodeMeasure
+
+_MOST = 64  # Why: of a CustomNodeResource that names more, the first ones, which is 4 ms
+
+
+def links_of(cnr: Cnr) -> dict[str, bool]:
+    """Return whether each NIC has a link, by the name of its zone; one that cannot be seen from here is left out.
+
+    Cost:    60 µs a NIC.
+    """
+    found = {zone.name: has_link(zone.name) for zone in cnr.nics[:_MOST]}
+    return {name: is_up for name, is_up in found.items() if is_up is not None}
 
 
 class KatalystCollector:

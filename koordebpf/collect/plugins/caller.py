@@ -33,18 +33,19 @@ from koordebpf.kube.plugins.messages import (
     SOFT_MET,
 )
 from koordebpf.kube.plugins.pods import uid_of
-from koordebpf.state.katalyst.answers import (
+from koordebpf.state.katalyst.measured import (
     Condition,
     ConditionKind,
     EvictAsked,
+    EvictionRecord,
     Met,
     Operator,
     PluginAnswer,
+    RemoteAnswers,
     Threshold,
+    TopAsk,
     TopPods,
 )
-from koordebpf.state.katalyst.measured import RemoteAnswers
-from koordebpf.state.katalyst.records import EvictionRecord, TopAsk
 
 _LONGEST = 500  # characters of a text. Why: it is in an Event, whose message may have 1,024
 _MOST_PODS = 2000  # Why: four times what a kubelet may run

@@ -17,7 +17,7 @@ from koordebpf.kube.plugins.messages import (
     SOFT_MET,
     VERSION,
 )
-from koordebpf.state.katalyst.answers import Threshold, TopPods
+from koordebpf.state.katalyst.measured import Threshold, TopPods
 
 
 def plugin_info(name: str) -> bytes:

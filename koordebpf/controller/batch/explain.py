@@ -13,7 +13,7 @@ from koordebpf.kube.colocation.nodes import decode_colocation_node
 from koordebpf.kube.colocation.reads import NodeReads
 from koordebpf.kube.http.transport import Transport
 from koordebpf.policy.batch.sync import sync_reason
-from koordebpf.report.colocation.batch_page import ExplainedNode
+from koordebpf.report.pages.batch import ExplainedNode
 from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.node_colocation import effective_colocation, node_colocation
 from koordebpf.units import NS_PER_S

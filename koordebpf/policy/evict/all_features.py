@@ -10,8 +10,7 @@ from koordebpf.policy.evict.candidates.best_effort import candidates_of
 from koordebpf.policy.evict.candidates.by_priority import candidates_by_priority, priority_key, priority_order
 from koordebpf.policy.evict.candidates.protection import exclusion
 from koordebpf.policy.evict.features import MEMORY_FEATURES, Feature
-from koordebpf.policy.evict.ranking.order import as_candidates, be_key, by_name
-from koordebpf.policy.evict.ranking.preference import preferred
+from koordebpf.policy.evict.ranking import as_candidates, be_key, by_name, preferred
 from koordebpf.policy.evict.resources import CPU_RELIEF
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings

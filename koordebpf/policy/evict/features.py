@@ -11,8 +11,7 @@ from koordebpf.policy.evict.candidates.best_effort import candidates_of
 from koordebpf.policy.evict.candidates.by_priority import candidates_by_priority, priority_key, priority_order
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.evict.candidates.protection import exclusion
-from koordebpf.policy.evict.ranking.order import as_candidates, be_key, be_order
-from koordebpf.policy.evict.ranking.preference import preferred
+from koordebpf.policy.evict.ranking import as_candidates, be_key, be_order, preferred
 from koordebpf.policy.evict.resources import MEMORY_RELIEF, Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koordebpf.state.katalyst.answers import Condition, PluginAnswer
+from koordebpf.state.katalyst.measured import Condition, PluginAnswer
 from koordebpf.units import NS_PER_S
 
 

@@ -17,7 +17,7 @@ from koordebpf.policy.katalyst.plugins.rootfs_overuse import ROOTFS_OVERUSE
 from koordebpf.policy.katalyst.plugins.rootfs_pressure import ROOTFS_PRESSURE
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, is_below
-from koordebpf.state.katalyst.answers import PluginAnswer
+from koordebpf.state.katalyst.measured import PluginAnswer
 
 INNER: Mapping[str, InnerPlugin[Any, Any]] = {
     "network": NETWORK,

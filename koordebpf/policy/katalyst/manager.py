@@ -15,30 +15,27 @@ from msgspec.structs import replace
 from koordebpf.policy.detect.verdict import Need, Verdict
 from koordebpf.policy.evict.candidates.protection import Reason, exclusion
 from koordebpf.policy.evict.grace import capped_grace_s
-from koordebpf.policy.evict.ranking.order import as_candidates
+from koordebpf.policy.evict.ranking import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.katalyst.asked.killers import KillerSettings, grace_s, kept_now
-from koordebpf.policy.katalyst.asked.past import with_settled
-from koordebpf.policy.katalyst.asked.queue import filled, sent_since, with_round
-from koordebpf.policy.katalyst.asked.records import with_records
-from koordebpf.policy.katalyst.asked.requests import NO_CANDIDATE, Asked, Refused, Requests, Wanted, gather
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince, is_actionable, last_met, met_since
 from koordebpf.policy.katalyst.inner import choose_inside, look_inside, pressing, problem_text, typed_states
+from koordebpf.policy.katalyst.killers import KillerSettings, grace_s, kept_now
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.plugins.network import NIC_SELECTION_RESULT
 from koordebpf.policy.katalyst.plugins.reclaimed_numa import NUMA_BIND_RESULT
 from koordebpf.policy.katalyst.pods import CONFIG_SOURCE_ANNOTATION, KatalystPod, candidates, katalyst_pods
+from koordebpf.policy.katalyst.queue import filled, sent_since, with_round
+from koordebpf.policy.katalyst.records import with_records
+from koordebpf.policy.katalyst.requests import NO_CANDIDATE, Asked, Refused, Requests, Wanted, gather, with_settled
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.katalyst.state import ManagerState, RemoteCall, RemoteRound
 from koordebpf.policy.plan import Candidate, Holding
 from koordebpf.policy.strategy import Decision, Demand, Ranking, Strategy
 from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.amount import MEMORY, Dimension, Resource, Unit
-from koordebpf.state.katalyst.answers import PluginAnswer, TopPods
-from koordebpf.state.katalyst.measured import KatalystMeasured
-from koordebpf.state.katalyst.records import TopAsk
+from koordebpf.state.katalyst.measured import KatalystMeasured, PluginAnswer, TopAsk, TopPods
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import NS_PER_S, format_bytes
 

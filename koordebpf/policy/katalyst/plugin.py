@@ -12,8 +12,7 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 
 from koordebpf.policy.katalyst.pods import KatalystPod
-from koordebpf.state.katalyst.answers import EvictAsked, Threshold, TopPods
-from koordebpf.state.katalyst.measured import KatalystMeasured
+from koordebpf.state.katalyst.measured import EvictAsked, KatalystMeasured, Threshold, TopPods
 from koordebpf.state.view import NodeView
 
 Grace = Annotated[int, msgspec.Meta(ge=0)] | None  # seconds that an evicted pod is given; None: its own

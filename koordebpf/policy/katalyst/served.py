@@ -18,7 +18,7 @@ from koordebpf.policy.katalyst.plugins.ranking import Action, memory_of, ranked
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, SystemMemorySettings, SystemMemoryState
 from koordebpf.policy.katalyst.pods import KatalystPod, may_be_evicted
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.state.katalyst.answers import Condition, Threshold, TopPods
+from koordebpf.state.katalyst.measured import Condition, Threshold, TopPods
 
 STALL_SCOPE = "MemoryStall"
 # What lets `stall_evict` judge: it belongs to Koordinator's strategies, and there is no NodeSLO here.

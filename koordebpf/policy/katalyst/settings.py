@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from koordebpf.policy.katalyst.asked.killers import KillerSettings
 from koordebpf.policy.katalyst.inner import InnerSettings
+from koordebpf.policy.katalyst.killers import KillerSettings
 from koordebpf.policy.katalyst.pods import QosSelectors, SkipSettings
 from koordebpf.slo.katalyst.access import AccessSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S

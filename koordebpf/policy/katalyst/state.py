@@ -7,11 +7,9 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.policy.katalyst.asked.past import Past
-from koordebpf.policy.katalyst.asked.requests import Asked, Wanted
 from koordebpf.policy.katalyst.clocks import LastMet, MetSince
-from koordebpf.state.katalyst.answers import PluginAnswer
-from koordebpf.state.katalyst.records import TopAsk
+from koordebpf.policy.katalyst.requests import Asked, Past, Wanted
+from koordebpf.state.katalyst.measured import PluginAnswer, TopAsk
 
 
 class RemoteRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -11,8 +11,7 @@ import msgspec
 
 from koordebpf.policy.katalyst.inner import INSIDE, problem_text
 from koordebpf.report.health_check import HealthCheck
-from koordebpf.state.katalyst.answers import PluginAnswer
-from koordebpf.state.katalyst.facts import NOTIFY, KatalystFacts
+from koordebpf.state.katalyst.measured import NOTIFY, KatalystFacts, PluginAnswer
 from koordebpf.units import NS_PER_S
 
 SYNC = "eviction_manager_sync"

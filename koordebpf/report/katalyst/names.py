@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.policy.katalyst.asked.requests import Wanted
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.plugins.network import NETWORK, NetworkState
 from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, NumaMemoryState
@@ -18,11 +17,11 @@ from koordebpf.policy.katalyst.plugins.ranking import Action
 from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED, requested
 from koordebpf.policy.katalyst.plugins.system_memory import SYSTEM_MEMORY, SystemMemoryState, action_of
 from koordebpf.policy.katalyst.pods import KatalystPod, katalyst_pods
+from koordebpf.policy.katalyst.requests import Wanted
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
-from koordebpf.report.prom.katalyst_names import KatalystNames, Labels, bounded
+from koordebpf.report.katalyst.metrics import KatalystNames, Labels, bounded
 from koordebpf.slo.katalyst.taints import EFFECTS, TAINT_PREFIX
-from koordebpf.state.katalyst.answers import Condition, PluginAnswer
-from koordebpf.state.katalyst.measured import KatalystMeasured, SystemMemory
+from koordebpf.state.katalyst.measured import Condition, KatalystMeasured, PluginAnswer, SystemMemory
 from koordebpf.state.view import NodeView
 from koordebpf.units import PAGE_BYTES
 

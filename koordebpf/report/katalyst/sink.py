@@ -11,12 +11,11 @@ from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.report.http.routes import Health
 from koordebpf.report.katalyst.checks import KatalystChecks
+from koordebpf.report.katalyst.metrics import KatalystMetrics, KatalystNames, KatalystNow
 from koordebpf.report.katalyst.names import reported_taints, take_round
-from koordebpf.report.prom.katalyst import KatalystMetrics, KatalystNow
-from koordebpf.report.prom.katalyst_names import KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.slo.katalyst.access import Validation
-from koordebpf.state.katalyst.facts import KatalystFacts
+from koordebpf.state.katalyst.measured import KatalystFacts
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import Event, KatalystActed, NoticeEnded, RoundEnded

@@ -22,11 +22,9 @@ from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.decision import DecisionMetrics
 from koordebpf.report.prom.indicators import IndicatorMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
-from koordebpf.report.prom.pods.budget import POD_SERIES, PodSeries
-from koordebpf.report.prom.pods.ledger import LedgerMetrics, forecast_families
-from koordebpf.report.prom.pods.stalls import PodMetrics
+from koordebpf.report.prom.pods import POD_SERIES, LedgerMetrics, PodMetrics, PodSeries, forecast_families
 from koordebpf.report.prom.suppression import SuppressionMetrics
-from koordebpf.report.prom.warning.families import hook_families, warning_families
+from koordebpf.report.prom.warning import hook_families, warning_families
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView, PodView
@@ -36,7 +34,7 @@ from koordebpf.store.line_sink import LineSink
 if TYPE_CHECKING:
     from koordebpf.report.eviction_hooks import EvictionHookSink
     from koordebpf.report.foresight import ForesightSink
-    from koordebpf.report.prom.what_if.shadow import ShadowMetrics
+    from koordebpf.report.prom.shadow import ShadowMetrics
     from koordebpf.store.recorder.recorder import RecorderCounts
 
 FileWrites = Callable[[], Counter[tuple[str, WriteResult]]]  # attempts since the start; asked at the scrape

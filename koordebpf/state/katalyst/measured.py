@@ -6,10 +6,116 @@ Absent is not zero: a part that is None was not measured, and the plugin that ne
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
-from koordebpf.state.katalyst.answers import PluginAnswer
+from koordebpf.slo.katalyst.access import Validation
+
+Met = Literal["soft", "hard"]
+Operator = Literal["less_than", "greater_than"]
+ConditionKind = Literal["node", "cnr"]
+REPORT_TAINT = "eviction_manager_report_taint"
+REPORT_CNR_TAINT = "eviction_manager_report_cnr_taint"
+NOTIFY = "pod_notifier"
+
+
+class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A condition of the node that is met, and the taint effects it asks for.
+
+    `effects` of kind node: NoSchedule, PreferNoSchedule, NoExecute; of kind cnr: `reclaimed_cores/<effect>`.
+    """
+
+    name: str
+    kind: ConditionKind
+    effects: tuple[str, ...] = ()
+
+
+class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A threshold that is met. `grace_s` is how long it has to be before a pod is evicted; 0 or less: at once.
+
+    `candidates` are UIDs of the pods that the plugin would choose from; none: of all.
+    """
+
+    met: Met
+    scope: str
+    value: float
+    observed: float
+    operator: Operator = "less_than"
+    grace_s: int = 0
+    condition: Condition | None = None
+    candidates: tuple[str, ...] = ()
+
+
+class EvictAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A pod that a plugin wants evicted whatever its threshold says.
+
+    `grace_s` None: the pod's own; 0: at once; negative: the eviction is refused.
+    """
+
+    uid: str
+    reason: str
+    is_forced: bool = False
+    grace_s: int | None = None
+
+
+class TopPods(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The pods that a plugin chose for its threshold; `grace_s` as in `EvictAsked`.
+
+    `waits`: why it chose none yet, in a sentence: what is missing is already coming back.
+    """
+
+    uids: tuple[str, ...]
+    grace_s: int | None = None
+    waits: str | None = None
+
+
+class PluginAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one plugin answered in one round.
+
+    `threshold` None: not met. `top` None: it was not asked for. `problem`: why there is no answer, or only a part.
+    `conditions` are those of pods it wants evicted, beside the threshold's.
+    """
+
+    plugin: str
+    threshold: Threshold | None = None
+    evict: tuple[EvictAsked, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    top: TopPods | None = None
+    problem: str | None = None
+
+
+class PastBucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Evictions of a workload's pods within some time: `time_s` is its start, in seconds since the epoch."""
+
+    time_s: int
+    duration_s: int
+    count: int
+
+
+class EvictionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is known of one candidate. Without a PodDisruptionBudget the numbers of its status are 0.
+
+    `buckets` none: no pod of its workload was evicted, or it has no workload.
+    """
+
+    uid: str
+    has_pdb: bool = False
+    buckets: tuple[PastBucket, ...] = ()
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+
+
+class TopAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GetTopEvictionPods of one plugin: how many pods, for which scope, of which pods by UID, with their records."""
+
+    plugin: str
+    scope: str
+    top_n: int
+    candidates: tuple[str, ...]
+    records: tuple[EvictionRecord, ...] = ()
 
 
 class NumaMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,3 +227,16 @@ class KatalystMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     remote: RemoteAnswers | None = None
     image_fs: ImageFs | None = None
     rootfs: RootfsMeasured | None = None
+
+
+class KatalystFacts(msgspec.Struct, frozen=True):
+    """As of one round.
+
+    `reporters`   what carries decisions out, by name, and its problem; None: it works. One that is not there is none.
+    `validations` how often plugins were judged so since the start.
+    `sockets`     paths by which no plugin is registered, and why.
+    """
+
+    reporters: Mapping[str, str | None] = {}
+    validations: Mapping[Validation, int] = {}
+    sockets: Mapping[str, str] = {}

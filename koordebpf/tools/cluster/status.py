@@ -2,11 +2,147 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
+
 from koordebpf.errors import ConfigError, KubeError
 from koordebpf.kube.remote.pods import RemotePod, node_names, page_of
-from koordebpf.report.cluster.scraped import Scraped, scraped
-from koordebpf.report.cluster.status import ClusterStatus, NodeState
 from koordebpf.tools.cluster.asking import Agents, ask_all
+from koordebpf.tools.cluster.scraped import Scraped, ScrapedHook, scraped
+from koordebpf.tools.cluster.table import kubectl_table
+from koordebpf.units import NS_PER_S, format_bytes, format_ns
+
+
+class NodeState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One node. `agent` is its agent's pod, "": it has none. `said`: its metrics; None: for the reason in `missing`.
+
+    `mode` is what its DaemonSet is for, `observe` or `enforce`; whether it acts says `said.dry_run`.
+    """
+
+    node: str
+    agent: str = ""
+    mode: str = ""
+    ready: bool = False
+    phase: str = ""
+    said: Scraped | None = None
+    missing: str = ""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, in words; empty: nothing."""
+        said = self.said
+        if not self.agent:
+            return "no agent"
+        if not self.ready:
+            return "guards closed: " + ", ".join(said.guards) if said and said.guards else f"not ready ({self.phase})"
+        if said is None:
+            return self.missing
+        if said.guards:
+            return "guards closed: " + ", ".join(said.guards)
+        if said.lost_signals:
+            return f"{said.lost_signals} signals were lost"
+        return ""
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """All nodes, by name: what `status -o json` prints."""
+
+    schema: Literal["koordebpf.status/v1"]
+    nodes: tuple[NodeState, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every node has an agent that is ready and lost nothing."""
+        return not any(each.problem for each in self.nodes)
+
+
+def status_page(status: ClusterStatus, *, is_wide: bool) -> str:
+    """Return a line for each node; wide: with the agent's pod, its version and its signals.
+
+    Where any agent has hooks around evictions, also how many of their calls ended how, and how long one took.
+    """
+    has_hooks = any(each.said is not None and each.said.hooks for each in status.nodes)
+    heading = ["NODE", "AGENT", "READY", "MEMORY", "EVICTS ABOVE", "EVICTED", *(["HOOKS"] if has_hooks else [])]
+    wide = ["VERSION", "SIGNALS", "POD"] if is_wide else []
+    rows = [_status_row(each, is_wide=is_wide, has_hooks=has_hooks) for each in status.nodes]
+    return kubectl_table([*heading, *wide, "PROBLEM"], rows)
+
+
+def _status_row(state: NodeState, *, is_wide: bool, has_hooks: bool) -> list[str]:
+    said = state.said or Scraped()
+    acts = {None: state.mode, True: "observes", False: "enforces"}[said.dry_run]
+    row = [
+        state.node,
+        acts if state.agent else "none",
+        ("yes" if state.ready else "no") if state.agent else "",
+        _share(said.used_bytes, said.capacity_bytes),
+        _share(said.threshold_bytes, said.capacity_bytes),
+        (f"{said.evicted} dry run" if said.dry_run and said.evicted else str(said.evicted)) if state.said else "",
+    ]
+    if has_hooks:
+        row.append("; ".join(map(_hook, said.hooks)))
+    signals = f"{said.backend}, stalls {said.stalls}" if said.backend else ""
+    return [*row, *([said.version, signals, state.agent] if is_wide else []), state.problem]
+
+
+def _hook(hook: ScrapedHook) -> str:
+    ended = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in hook.calls.items() if number]
+    if not ended:
+        return f"{hook.name} not called"
+    took = "" if hook.mean_s is None else f" (mean {format_ns(round(hook.mean_s * NS_PER_S))})"
+    return f"{hook.name} {', '.join(ended)}{took}"
+
+
+def top_nodes_page(status: ClusterStatus, *, is_wide: bool) -> str:
+    """Return a line for each node: its memory, pressure, and when it will be full. Who is nearest stands first."""
+    heading = ["NODE", "USED", "CAPACITY", "USED%", "EVICTS AT%", "SOME%", "FULL%", "EVICTS IN"]
+    wide = ["FULL IN", "EVICTED", "PROBLEM"] if is_wide else []
+    states = sorted(status.nodes, key=lambda each: (-_nearness(each.said), each.node))
+    return kubectl_table([*heading, *wide], [_top_row(each, is_wide=is_wide) for each in states])
+
+
+def _nearness(said: Scraped | None) -> float:
+    if said is None or said.used_bytes is None or not said.capacity_bytes:
+        return -1.0
+    return said.used_bytes / (said.threshold_bytes or said.capacity_bytes)
+
+
+def _top_row(state: NodeState, *, is_wide: bool) -> list[str]:
+    said = state.said or Scraped()
+    row = [
+        state.node,
+        _bytes(said.used_bytes),
+        _bytes(said.capacity_bytes),
+        _percent(said.used_bytes, said.capacity_bytes),
+        _percent(said.threshold_bytes, said.capacity_bytes),
+        "" if said.psi_some is None else f"{said.psi_some * 100:.1f}",
+        "" if said.psi_full is None else f"{said.psi_full * 100:.1f}",
+        _time(said.evict_in_s),
+    ]
+    evicted = str(said.evicted) if state.said else ""
+    return [*row, *([_time(said.full_in_s), evicted, state.problem] if is_wide else [])]
+
+
+def _bytes(value: float | None) -> str:
+    return "" if value is None else format_bytes(round(value)).replace(" ", "")
+
+
+def _percent(value: float | None, whole: float | None) -> str:
+    return "" if value is None or not whole else f"{value * 100 / whole:.0f}%"
+
+
+def _share(value: float | None, whole: float | None) -> str:
+    if value is None:
+        return ""
+    percent = _percent(value, whole)
+    return f"{_bytes(value)} ({percent})" if percent else _bytes(value)
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return "now" if seconds <= 0 else format_ns(round(seconds) * NS_PER_S).replace(" ", "")
 
 
 def cluster_status(agents: Agents, wanted: tuple[str, ...] = ()) -> ClusterStatus:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from koordebpf.report.incident.values import Chart, Series
 from koordebpf.tools.incident.moments import Moment
+from koordebpf.tools.incident.values import Chart, Series
 from koordebpf.units import NS_PER_S
 
 NAMED = 10  # pods of a stack. Why: more colours than these cannot be distinguished

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from koordebpf.decision.decide_tick import CarriedOut
 from koordebpf.policy.plan import FeaturePlan
-from koordebpf.report.incident.values import DecisionShown, FeatureRanking
 from koordebpf.report.pages.explain import steps_text
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PodView
@@ -15,6 +14,7 @@ from koordebpf.store.audit_record import AuditedFeature, OpenPlan, asked_reasons
 from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.tools.incident.ranking import outcome_lines, ranking_of
 from koordebpf.tools.incident.recorded import RecordedDecision
+from koordebpf.tools.incident.values import DecisionShown, FeatureRanking
 from koordebpf.tools.recorder.explained import decided_at, decided_times, outcomes_in
 from koordebpf.units import NS_PER_S
 

@@ -11,8 +11,6 @@ from koordebpf.decision.decide_tick import tick_view
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.report.incident.amounts import counted
-from koordebpf.report.incident.values import Chart, DecisionShown, Fact, HeatMap, Incident, Returned
 from koordebpf.report.sentences import outcome_sentence
 from koordebpf.state.build import strategy_of_frame
 from koordebpf.state.measured import LedgerView
@@ -20,11 +18,13 @@ from koordebpf.state.view import Frame
 from koordebpf.store.recorder.events import SIGNALS_SEEN
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.tools.incident.amounts import counted
 from koordebpf.tools.incident.charts import charts_of, name_of
 from koordebpf.tools.incident.decisions import Decided, FullDecision, Outcomes, decided, decisions_shown
 from koordebpf.tools.incident.moments import Moment, Moments
 from koordebpf.tools.incident.recorded import RecordedDecision, read_decision
 from koordebpf.tools.incident.timeline import marks_of, timeline
+from koordebpf.tools.incident.values import Chart, DecisionShown, Fact, HeatMap, Incident, Returned
 from koordebpf.tools.incident.window import Window, window_of
 from koordebpf.tools.recorder.rounds import DecidesAgain, decision_of, place_at, without_collector
 from koordebpf.units import NS_PER_S, format_bytes, format_ns

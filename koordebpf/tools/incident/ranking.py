@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
-from koordebpf.report.incident.values import FeatureRanking, RankedPod
 from koordebpf.report.pages.amounts import is_asked_for
 from koordebpf.report.sentences import outcome_sentence
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.view import PodView
 from koordebpf.store.audit_record import AuditedFeature
+from koordebpf.tools.incident.values import FeatureRanking, RankedPod
 
 
 def ranking_of(

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from koordebpf.report.incident.parts import repeated
-from koordebpf.report.incident.values import DecisionShown, Happened, Mark
 from koordebpf.store.recorder.events import ROUNDS_LOST
 from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.tools.incident.charts import name_of
+from koordebpf.tools.incident.page import repeated
+from koordebpf.tools.incident.values import DecisionShown, Happened, Mark
 from koordebpf.units import format_bytes
 
 _MOST = 300  # lines

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from koordebpf.decision.what_if.week import DEFINITIONS, NodeCounts, ShadowDay, ShadowWeek
 from koordebpf.errors import ConfigError
-from koordebpf.report.incident.week_words import (
+from koordebpf.report.pages.columns import WIDTH, filled, table_lines
+from koordebpf.store.shadow.kept_week import read_week
+from koordebpf.tools.incident.week import (
     COUNTED,
     DAY_HEAD,
     DRY_RUN,
@@ -23,8 +25,6 @@ from koordebpf.report.incident.week_words import (
     times,
     word,
 )
-from koordebpf.report.pages.columns import WIDTH, filled, table_lines
-from koordebpf.store.shadow.kept_week import read_week
 from koordebpf.units import format_bytes
 
 _NONE = "-"

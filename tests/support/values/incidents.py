@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from koordebpf.report.incident.values import (
+from koordebpf.tools.incident.values import (
     Chart,
     DecisionShown,
     Fact,

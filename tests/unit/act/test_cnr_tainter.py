@@ -10,8 +10,7 @@ from datetime import datetime
 
 import pytest
 
-from koordebpf.act.taint.cnr import CnrTainter, Taints
-from koordebpf.act.taint.worker import CLOSE_S
+from koordebpf.act.taint import CLOSE_S, CnrTainter, Taints
 from koordebpf.errors import KubeError, KubeGone
 from tests.contract.apiserver import until
 
@@ -80,8 +79,8 @@ def test_what_another_component_removes_is_added_again_and_nothing_is_asked_with
 def test_a_refusal_is_reported_once_however_often_it_comes(
     start: Callable[..., CnrTainter], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("koordebpf.act.taint.worker._DENIED_FIRST_S", 0.01)
-    monkeypatch.setattr("koordebpf.act.taint.worker._DENIED_CAP_S", 0.01)
+    monkeypatch.setattr("koordebpf.act.taint._DENIED_FIRST_S", 0.01)
+    monkeypatch.setattr("koordebpf.act.taint._DENIED_CAP_S", 0.01)
     server = Server(*[KubeGone("patch customnoderesources: 404 Not Found", 404) for _ in range(5)])
     tainter = start(server, again_s=60)
     tainter.wish(DISK)

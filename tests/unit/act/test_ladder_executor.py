@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
+from koordebpf.act.ladder import LadderExecutor, PodDirectories
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places

@@ -9,8 +9,8 @@ from datetime import datetime
 
 import pytest
 
-from koordebpf.act.taint import worker
-from koordebpf.act.taint.worker import NodeMarker, Tainter, Taints
+from koordebpf.act import taint
+from koordebpf.act.taint import NodeMarker, Tainter, Taints
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.clients.taints import Mark
 from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
@@ -192,7 +192,7 @@ class TestMarker:
         self, error: KubeError, bounds_s: list[tuple[float, float]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         waits = PlayedCondition()
-        waits.play_in(monkeypatch, worker)
+        waits.play_in(monkeypatch, taint)
         node = Node()
         node.errors += [error] * 3
         marker = NodeMarker(node, "taint")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.notify.notifier import NOTICE, NoticeFolders, PodNotifier
+from koordebpf.act.notify import NOTICE, NoticeFolders, PodNotifier
 from koordebpf.policy.katalyst.manager import SoftNotice
 from tests.contract.apiserver import until
 

@@ -17,7 +17,7 @@ from koordebpf.decision.decide_tick import decided_again, tick_view
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.kernel.bpf.deadman import DeadManOrder, DeadManReport
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.report.prom.qos.dead_man import DeadManMetrics
+from koordebpf.report.prom.dead_man import DeadManMetrics
 from koordebpf.units import MIB, NS_PER_MS
 from tests.unit.policy.test_dead_man import NOW_NS, tick
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koordebpf.act.notify.notifier import PodNotifier
-from koordebpf.agent.katalyst.effects import KatalystEffects
+from koordebpf.act.notify import PodNotifier
+from koordebpf.agent.katalyst.manager import KatalystEffects
 from koordebpf.store.sink import NoticeEnded
 from tests.contract.apiserver import until
 from tests.scenarios.test_katalyst import Node, kpod, soft

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.ladder.executor import LadderExecutor, PodDirectories
+from koordebpf.act.ladder import LadderExecutor, PodDirectories
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places

@@ -15,7 +15,7 @@ from koordebpf.units import NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, plan_of, pod
 
 if TYPE_CHECKING:
-    from koordebpf.act.taint.worker import NodeMarker
+    from koordebpf.act.taint import NodeMarker
 
 HOG = pod("hog", anon=100)
 UID = HOG.pod.uid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from koordebpf.act.report.node_metric import Counts
+from koordebpf.act.node_metric import Counts
 from koordebpf.agent.colocation.reports.node_metric_shown import NodeMetricShown
 from koordebpf.report.prom.colocation.node_metric import usage_families
 from koordebpf.slo.node_metric import CollectPolicy

@@ -20,8 +20,7 @@ from koordebpf.policy.predict.settings import PredictionSettings
 from koordebpf.state.prediction.models import OWN_UIDS
 from koordebpf.state.prediction.values import LatestPrediction
 from koordebpf.state.series.node import node_series
-from koordebpf.store.checkpoints.folder import CheckpointFolder, Found
-from koordebpf.store.checkpoints.keeper import CheckpointKeeper
+from koordebpf.store.checkpoints import CheckpointFolder, CheckpointKeeper, Found
 from koordebpf.units import GIB, NS_PER_S
 from tests.support.ticked_node import StillClock
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from koordebpf.agent.katalyst.manager import Katalyst
 from koordebpf.agent.katalyst.sockets import PluginSockets
 from koordebpf.slo.katalyst.access import Validation
-from koordebpf.state.katalyst.facts import KatalystFacts
+from koordebpf.state.katalyst.measured import KatalystFacts
 
 if TYPE_CHECKING:
-    from koordebpf.agent.katalyst.plugins import EvictionPlugins
+    from koordebpf.agent.katalyst.sockets import EvictionPlugins
     from koordebpf.policy.katalyst.state import RemoteCall
 
 CALL = cast("RemoteCall", "a call")

@@ -17,7 +17,7 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.series.kinds import CONTAINER_CPU, POD_CPU
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
-from koordebpf.store.series.snapshot import SnapshotWriter, restore_series
+from koordebpf.store.series import SnapshotWriter, restore_series
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.contexts import context_of
 

@@ -20,7 +20,7 @@ from koordebpf.configuration.variant import shadow_variants
 from koordebpf.errors import ConfigError
 from koordebpf.events.records import OomKill
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.report.prom.what_if.shadow import ShadowMetrics
+from koordebpf.report.prom.shadow import ShadowMetrics
 from koordebpf.state.view import PendingRelease
 from koordebpf.store.shadow.kept_week import read_week
 from koordebpf.store.sink import AgentStopped, MemoryReleased, OomKilled, RoundEnded

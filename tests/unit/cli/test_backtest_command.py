@@ -20,7 +20,7 @@ from koordebpf.state.cpu.measured import CpuMeasured, CpuUsage, OtherPodsCpu, Po
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.store.frames import RecordedTick
-from koordebpf.store.series.snapshot import SnapshotWriter
+from koordebpf.store.series import SnapshotWriter
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import frame, ls_pod, pod
 

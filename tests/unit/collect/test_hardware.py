@@ -15,7 +15,7 @@ from koordebpf.collect.hardware.containers import ContainerCgroup, containers_of
 from koordebpf.collect.hardware.cpi import MOST_FDS, CpiCollector
 from koordebpf.collect.hardware.gpu import GpuCollector, usage
 from koordebpf.errors import CgroupGone, SupportError
-from koordebpf.kernel.gpu.nvml import Gpu, GpuProcess
+from koordebpf.kernel.gpu import Gpu, GpuProcess
 from koordebpf.state.series.kinds import CONTAINER_CPI, SeriesKey
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.katalyst import cnr as cnr_module
+from koordebpf.collect.katalyst import collector as cnr_module
 from koordebpf.collect.katalyst import memory as module
-from koordebpf.collect.katalyst.cnr import links_of
-from koordebpf.collect.katalyst.collector import KatalystCollector
+from koordebpf.collect.katalyst.collector import KatalystCollector, links_of
 from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.state.katalyst.measured import Cnr, CnrZone, ImageFs, RootfsMeasured
 from koordebpf.state.measured import MemoryParts, NodeMeasure

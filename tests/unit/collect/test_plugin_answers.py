@@ -27,7 +27,7 @@ from koordebpf.kube.plugins.messages import (
     SOFT_MET,
     VERSION,
 )  # fmt: skip
-from koordebpf.state.katalyst.answers import Condition, EvictAsked, Threshold, TopPods
+from koordebpf.state.katalyst.measured import Condition, EvictAsked, Threshold, TopPods
 
 MET = {
     "threshold_value": 0.8, "observed_value": 0.9, "threshold_operator": GREATER_THAN, "met_type": HARD_MET,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from koordebpf.policy.credit import credit_bytes, koordinator_credit_bytes
 from koordebpf.policy.evict.pending import still_pending
-from koordebpf.policy.evict.ranking.order import as_candidates, be_order
+from koordebpf.policy.evict.ranking import as_candidates, be_order
 from koordebpf.policy.evict.resources import MEMORY_RELIEF
 from koordebpf.policy.evict.selection import choose_victims
 from koordebpf.policy.plan import Candidate, Holding

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
-from koordebpf.policy.katalyst.asked.requests import go_float
 from koordebpf.policy.katalyst.inner import INNER
 from koordebpf.policy.katalyst.plugin import Seen
 from koordebpf.policy.katalyst.plugins.numa_memory import (
@@ -28,6 +27,7 @@ from koordebpf.policy.katalyst.plugins.system_memory import (
     used_threshold_bytes,
 )
 from koordebpf.policy.katalyst.pods import katalyst_pods
+from koordebpf.policy.katalyst.requests import go_float
 from koordebpf.policy.strategy import Empty
 from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE, qos_level, rss_overuse_ratio
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of

@@ -12,11 +12,11 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from koordebpf.policy.katalyst.asked.past import BUCKET_NS, KEPT_NS, Past, with_settled
-from koordebpf.policy.katalyst.asked.records import records_of, with_records
+from koordebpf.policy.katalyst.records import records_of, with_records
+from koordebpf.policy.katalyst.requests import BUCKET_NS, KEPT_NS, Past, with_settled
 from koordebpf.policy.katalyst.state import RemoteCall
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.katalyst.records import EvictionRecord, TopAsk
+from koordebpf.state.katalyst.measured import EvictionRecord, TopAsk
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.view import NodeView, PastEviction, PodView
 from koordebpf.units import NS_PER_S

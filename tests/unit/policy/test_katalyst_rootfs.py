@@ -19,8 +19,14 @@ from koordebpf.policy.katalyst.pods import katalyst_pods
 from koordebpf.policy.strategy import Empty
 from koordebpf.slo.katalyst.qos import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.katalyst.answers import Condition, EvictAsked
-from koordebpf.state.katalyst.measured import ImageFs, KatalystMeasured, RootfsMeasured, RootfsUse
+from koordebpf.state.katalyst.measured import (
+    Condition,
+    EvictAsked,
+    ImageFs,
+    KatalystMeasured,
+    RootfsMeasured,
+    RootfsUse,
+)
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 

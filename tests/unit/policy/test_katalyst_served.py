@@ -18,8 +18,7 @@ from koordebpf.policy.katalyst.served import (
     served_threshold,
     served_top,
 )
-from koordebpf.state.katalyst.answers import TopPods
-from koordebpf.state.katalyst.measured import KatalystMeasured, SystemMemory
+from koordebpf.state.katalyst.measured import KatalystMeasured, SystemMemory, TopPods
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.stalls.sample import StallSample

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.policy.katalyst.asked.killers import LONGEST_STOP_S, KillerSettings, grace_s
-from koordebpf.policy.katalyst.asked.requests import Wanted
+from koordebpf.policy.katalyst.killers import LONGEST_STOP_S, KillerSettings, grace_s
 from koordebpf.policy.katalyst.pods import KatalystPod
+from koordebpf.policy.katalyst.requests import Wanted
 from koordebpf.slo.katalyst.qos import QosLevel
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.view import KillerName, PodView

@@ -6,7 +6,7 @@ import msgspec
 
 from koordebpf.policy.batch.calculation import Calculation, Term
 from koordebpf.policy.batch.facts import CpuMemory
-from koordebpf.report.colocation.batch_page import ExplainedNode, explained_node
+from koordebpf.report.pages.batch import ExplainedNode, explained_node
 from koordebpf.units import GIB
 
 CPU, MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from koordebpf.report.incident.charts import charts_json
-from koordebpf.report.incident.values import Chart, Mark, Series
+from koordebpf.tools.incident.drawing import charts_json
+from koordebpf.tools.incident.values import Chart, Mark, Series
 
 
 def test_whole_numbers_are_written_without_a_point_and_others_stay() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.report.cluster.doctors import Diagnoses, Diagnosis, Finding, doctors_page
+from koordebpf.tools.cluster.doctors import Diagnoses, Diagnosis, Finding, doctors_page
 
 NO_PSI, NO_BTF = Finding("psi", "psi=0 on the command line"), Finding("reclaim", "the kernel has no BTF")
 WELL, LESS, NONE = (

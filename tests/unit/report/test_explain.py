@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from koordebpf.cli.explain.command import explain
+from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
 from koordebpf.report.pages.explain import concerns, decode_audit, explained
 from koordebpf.state.outcome import HookResult, Outcome, Result

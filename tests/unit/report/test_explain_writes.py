@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.cli.explain.command import explain
+from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
 from koordebpf.report.pages.explain_writes import decode_writes, explained_writes, rounds_of
 from koordebpf.store.write_log import AuditedWrite, audited_write

@@ -11,11 +11,20 @@ from pathlib import Path
 
 import pytest
 
-import koordebpf.report.incident.page as module
-from koordebpf.report.incident.charts import charts_json, colours, sampled
-from koordebpf.report.incident.markup import Column, element, json_script, script, style, table
-from koordebpf.report.incident.page import incident_page
-from koordebpf.report.incident.values import Incident
+import koordebpf.tools.incident.page as module
+from koordebpf.tools.incident.drawing import (
+    Column,
+    charts_json,
+    colours,
+    element,
+    json_script,
+    sampled,
+    script,
+    style,
+    table,
+)
+from koordebpf.tools.incident.page import incident_page
+from koordebpf.tools.incident.values import Incident
 from tests.support.values.incidents import HOSTILE, incident
 
 ASSETS = Path(module.__file__).parent / "assets"
@@ -176,7 +185,7 @@ def test_a_text_that_would_end_its_element_is_refused() -> None:
 
 
 def test_a_table_needs_a_cell_for_each_column() -> None:
-    from koordebpf.report.incident.markup import Column
+    from koordebpf.tools.incident.drawing import Column
 
     with pytest.raises(ValueError, match="zip"):
         table("t", [Column("a"), Column("b")], [["1", "2", "3"]])

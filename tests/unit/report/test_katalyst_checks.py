@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.report.katalyst.checks import KatalystChecks
-from koordebpf.state.katalyst.answers import PluginAnswer
-from koordebpf.state.katalyst.facts import REPORT_TAINT, KatalystFacts
+from koordebpf.state.katalyst.measured import REPORT_TAINT, KatalystFacts, PluginAnswer
 from koordebpf.units import NS_PER_S
 
 SYSTEM = "system-memory-pressure-eviction-plugin"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.report.prom.pods.ledger import LedgerMetrics, forecast_families
+from koordebpf.report.prom.pods import LedgerMetrics, forecast_families
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Party, PodMeasure, TimeTo
 from koordebpf.state.stalls.ledger import OWN_LIMIT, UNATTRIBUTED, Charge

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordebpf.cli.explain.command import explain
+from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
 from koordebpf.report.http.local_socket import ACTING_NAME, LocalSocket, agent_socket, asked
 from koordebpf.report.http.routes import DecisionServer

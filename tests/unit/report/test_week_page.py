@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from koordebpf.cli import _group
 from koordebpf.decision.what_if.week import DEFINITIONS
 from koordebpf.errors import ConfigError
-from koordebpf.report.incident.week_page import week_page
+from koordebpf.tools.incident.week import week_page
 from tests.support.values.weeks import week
 
 HOSTILE = "</script><script>window.hacked=1</script>"

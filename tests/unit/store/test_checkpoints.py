@@ -11,9 +11,8 @@ from koordebpf.policy.predict.training import trained
 from koordebpf.state.prediction.checkpoint import encode_checkpoint
 from koordebpf.state.prediction.models import Usage
 from koordebpf.state.prediction.values import HalfLives
-from koordebpf.store.checkpoints import folder as module
-from koordebpf.store.checkpoints.folder import CheckpointFolder, Found, newest, read_checkpoints
-from koordebpf.store.checkpoints.keeper import CheckpointKeeper
+from koordebpf.store import checkpoints as module
+from koordebpf.store.checkpoints import CheckpointFolder, CheckpointKeeper, Found, newest, read_checkpoints
 from koordebpf.units import NS_PER_S
 
 HALF_LIVES = HalfLives(12 * 3600 * NS_PER_S, 24 * 3600 * NS_PER_S)

@@ -38,7 +38,7 @@ def open_node_metric(node: NodeContext) -> NodeMetricJob | None:
         job = NodeMetricJob(known, settings, predict=predicted)
         NodeMetricShown(job, None, settings.latest_ns, tuple, SystemClock()).show(beside, koordlet_node)
         return job
-    from koordebpf.act.report.node_metric import NodeMetricReporter
+    from koordebpf.act.node_metric import NodeMetricReporter
     from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricStatus
     from koordebpf.kube.http.transport import open_cluster
     from koordebpf.kube.sources.node_metrics import NodeMetricReflector

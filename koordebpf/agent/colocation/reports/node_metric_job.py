@@ -25,7 +25,7 @@ from koordebpf.slo.node_metric import CollectPolicy, collect_policy
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.act.report.node_metric import NodeMetricReporter
+    from koordebpf.act.node_metric import NodeMetricReporter
     from koordebpf.collect.cluster_view import Known
     from koordebpf.state.prediction.values import ProdPrediction
     from koordebpf.state.series.node import NodeSeries

@@ -11,7 +11,7 @@ from koordebpf.report.health_check import HealthCheck
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.act.report.node_metric import NodeMetricReporter
+    from koordebpf.act.node_metric import NodeMetricReporter
     from koordebpf.agent.colocation.reports.node_metric_job import NodeMetricJob
     from koordebpf.clock import Clock
     from koordebpf.report.beside import Beside, Families

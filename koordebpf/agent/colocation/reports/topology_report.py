@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.act.topology.reporter import TopologyReporter
+    from koordebpf.act.topology import TopologyReporter
     from koordebpf.collect.cluster_view import Known
     from koordebpf.collect.collector import Collector
     from koordebpf.collect.cpu.files import CpuManagerReader
@@ -55,7 +55,7 @@ class TopologyJob:
         is_same = len(self._seen) == len(seen) and all(a is b for a, b in zip(seen, self._seen, strict=True))
         if is_same and bound == self._bound:
             return
-        from koordebpf.act.topology.reporter import Noted
+        from koordebpf.act.topology import Noted
 
         self._seen, self._bound = seen, bound
         self._kubelet.note(known.facts, ())
@@ -111,7 +111,7 @@ def open_topology_report(node: NodeContext) -> Collector | None:
     config = node.config
     if not config.feature_gates.get(GATE, False):
         return None
-    from koordebpf.act.topology.reporter import TopologyReporter
+    from koordebpf.act.topology import TopologyReporter
     from koordebpf.agent.colocation.reports.topology_shown import TopologyShown
     from koordebpf.agent.lifecycle.open_source import open_own_kubelet
     from koordebpf.clock import SystemClock

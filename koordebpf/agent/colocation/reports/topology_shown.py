@@ -10,7 +10,7 @@ from koordebpf.report.health_check import HealthCheck
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.act.topology.reporter import TopologyReporter
+    from koordebpf.act.topology import TopologyReporter
     from koordebpf.clock import Clock
     from koordebpf.collect.cluster_view import Known
     from koordebpf.policy.topology.report import Report

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from koordebpf.policy.evict.candidates.best_effort import excluding_now
 from koordebpf.policy.evict.candidates.protection import Reason, exclusion
-from koordebpf.policy.evict.ranking.order import by_name
+from koordebpf.policy.evict.ranking import by_name
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.plan import Excluded
 from koordebpf.slo.pods.eviction import EVICTION_ENABLED_LABEL

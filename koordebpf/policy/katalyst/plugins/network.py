@@ -12,8 +12,7 @@ import msgspec
 
 from koordebpf.policy.katalyst.plugin import NO_CNR, Grace, InnerPlugin, Looked, Seen
 from koordebpf.policy.katalyst.pods import KatalystPod
-from koordebpf.state.katalyst.answers import EvictAsked
-from koordebpf.state.katalyst.measured import CnrZone
+from koordebpf.state.katalyst.measured import CnrZone, EvictAsked
 from koordebpf.state.pods.requests import NET_BANDWIDTH
 from koordebpf.units import NS_PER_S, format_ns
 

@@ -13,8 +13,7 @@ import msgspec
 from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen, coming_back
 from koordebpf.policy.katalyst.plugins.ranking import Action, ranked
 from koordebpf.policy.katalyst.pods import KatalystPod
-from koordebpf.state.katalyst.answers import Threshold, TopPods
-from koordebpf.state.katalyst.measured import NumaMemory
+from koordebpf.state.katalyst.measured import NumaMemory, Threshold, TopPods
 from koordebpf.state.measured import NotNegative
 from koordebpf.units import GIB, MIB, PAGE_BYTES, format_bytes
 

@@ -13,8 +13,7 @@ import msgspec
 from koordebpf.policy.katalyst.plugin import NO_CNR, Grace, InnerPlugin, Looked, Seen, coming_back
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
-from koordebpf.state.katalyst.answers import Met, Threshold, TopPods
-from koordebpf.state.katalyst.measured import Cnr
+from koordebpf.state.katalyst.measured import Cnr, Met, Threshold, TopPods
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
 from koordebpf.units import NS_PER_S
 

@@ -14,8 +14,7 @@ from koordebpf.policy.katalyst.plugin import NO_CNR, InnerPlugin, Looked, Seen
 from koordebpf.policy.katalyst.plugins.reclaimed import ReclaimedSettings, exceeded, requested, top_of
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
-from koordebpf.state.katalyst.answers import Threshold, TopPods
-from koordebpf.state.katalyst.measured import CnrZone
+from koordebpf.state.katalyst.measured import CnrZone, Threshold, TopPods
 
 NUMA_BIND_RESULT = "katalyst.kubewharf.io/numa_bind_result"  # of a pod: the name of its zone
 

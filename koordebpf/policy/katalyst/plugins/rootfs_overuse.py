@@ -12,7 +12,7 @@ from koordebpf.policy.katalyst.plugins.disk_threshold import DiskThreshold, amou
 from koordebpf.policy.katalyst.pods import KatalystPod
 from koordebpf.policy.strategy import Empty
 from koordebpf.slo.katalyst.qos import QosLevel
-from koordebpf.state.katalyst.answers import EvictAsked
+from koordebpf.state.katalyst.measured import EvictAsked
 from koordebpf.state.measured import NotNegative
 from koordebpf.units import GIB, format_bytes
 

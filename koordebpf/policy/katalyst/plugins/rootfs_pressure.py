@@ -13,8 +13,7 @@ import msgspec
 from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen, coming_back, is_cooling
 from koordebpf.policy.katalyst.plugins.disk_threshold import DiskThreshold, is_old, layers_of, limit_of
 from koordebpf.policy.katalyst.pods import KatalystPod
-from koordebpf.state.katalyst.answers import Condition, Threshold, TopPods
-from koordebpf.state.katalyst.measured import ImageFs, RootfsUse
+from koordebpf.state.katalyst.measured import Condition, ImageFs, RootfsUse, Threshold, TopPods
 from koordebpf.state.measured import NotNegative
 from koordebpf.units import GIB, NS_PER_S, format_bytes
 

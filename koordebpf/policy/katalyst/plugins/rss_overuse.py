@@ -14,7 +14,7 @@ from koordebpf.policy.katalyst.plugin import InnerPlugin, Looked, Seen
 from koordebpf.policy.katalyst.pods import KatalystPod, KeyValue, pairs
 from koordebpf.policy.strategy import Empty
 from koordebpf.slo.katalyst.qos import rss_overuse_ratio
-from koordebpf.state.katalyst.answers import EvictAsked
+from koordebpf.state.katalyst.measured import EvictAsked
 from koordebpf.state.view import PodView
 from koordebpf.units import format_bytes
 

@@ -11,8 +11,7 @@ import msgspec
 
 from koordebpf.policy.katalyst.plugin import Grace, InnerPlugin, Looked, Seen, coming_back, is_cooling
 from koordebpf.policy.katalyst.plugins.ranking import Action, memory_of, ranked
-from koordebpf.state.katalyst.answers import Condition, Threshold, TopPods
-from koordebpf.state.katalyst.measured import SystemMemory
+from koordebpf.state.katalyst.measured import Condition, SystemMemory, Threshold, TopPods
 from koordebpf.units import NS_PER_S, format_bytes
 
 SCOPE = "SystemMemory"

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.report.series.reading import read_window
+from koordebpf.report.series import read_window
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.series.kinds import (
     BE_CPU,

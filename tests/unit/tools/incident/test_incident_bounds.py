@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.decision.decide_tick import decided_again, tick_view
-from koordebpf.report.incident.values import DecisionShown
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.measured import LedgerRow, LedgerView, Party, PsiLine, StallParts
 from koordebpf.state.outcome import Result
@@ -26,6 +25,7 @@ from koordebpf.tools.incident.of_recording import heat_map, incident_of_recordin
 from koordebpf.tools.incident.ranking import ranking_of
 from koordebpf.tools.incident.recorded import read_decision
 from koordebpf.tools.incident.timeline import marks_of, timeline
+from koordebpf.tools.incident.values import DecisionShown
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import feature_of, frame, pod
 from tests.support.values.rounds import round_at, tick_at, wall_ns

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from koordebpf.cli import _group
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.report.incident.values import Incident
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.outcome import Result as Fate
 from koordebpf.store.audit_record import OpenPlan
@@ -27,6 +26,7 @@ from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.store.v1.encode import audit_json
 from koordebpf.tools.incident.of_audit import incident_of_audit
 from koordebpf.tools.incident.of_recording import incident_of_recording
+from koordebpf.tools.incident.values import Incident
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, plan_of, pod
 from tests.support.values.rounds import encoded, wall_ns

@@ -1,1 +1,0 @@
-"""Write, reclaim and freeze for the ladder, and undo it."""

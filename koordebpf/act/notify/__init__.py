@@ -1,1 +1,0 @@
-"""Tells pods that they are asked to leave."""

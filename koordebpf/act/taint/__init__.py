@@ -1,1 +1,0 @@
-"""Taint the node, or set a condition, while memory evictions are in progress."""

@@ -1,1 +1,0 @@
-"""Writes the NodeResourceTopology of this node."""

@@ -1,1 +1,0 @@
-"""Warnings before evictions: opens the hooks around them and what the forecast expects."""

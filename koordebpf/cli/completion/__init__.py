@@ -1,5 +1,0 @@
-"""`koordebpf completion`: what a shell completes commands and options with."""
-
-from koordebpf.cli.completion.command import completion
-
-__all__ = ["completion"]

@@ -1,5 +1,0 @@
-"""`koordebpf report`: one page for one incident."""
-
-from koordebpf.cli.report.command import report
-
-__all__ = ["report"]

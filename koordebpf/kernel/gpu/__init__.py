@@ -1,1 +1,0 @@
-"""GPUs, by the libraries of their makers."""

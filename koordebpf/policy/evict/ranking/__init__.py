@@ -1,1 +1,0 @@
-"""In which order candidates are evicted, and what each frees. Pure."""

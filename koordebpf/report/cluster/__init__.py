@@ -1,1 +1,0 @@
-"""Pages about all nodes of a cluster, for `kubectl koordebpf`."""

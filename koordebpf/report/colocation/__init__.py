@@ -1,1 +1,0 @@
-"""Pages on colocation: how a number came to be."""

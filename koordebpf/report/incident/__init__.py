@@ -1,1 +1,0 @@
-"""One page for one incident: its value, and the page as HTML."""

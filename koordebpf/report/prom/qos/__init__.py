@@ -1,1 +1,0 @@
-"""Metrics of QoS strategies: one module each."""

@@ -1,1 +1,0 @@
-"""Metrics of the hooks around evictions, and of warnings before them."""

@@ -1,1 +1,0 @@
-"""Metrics of other configurations than the acting one."""

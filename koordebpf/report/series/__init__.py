@@ -1,1 +1,0 @@
-"""Series of usage as they are shown to people and tools."""

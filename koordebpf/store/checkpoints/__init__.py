@@ -1,1 +1,0 @@
-"""Models of prediction, kept over restarts."""

@@ -1,1 +1,0 @@
-"""The series of usage, kept where the next agent finds them."""
