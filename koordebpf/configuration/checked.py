@@ -10,7 +10,6 @@ from koordebpf.configuration.file import ConfigProblems, file_value, placed, rea
 from koordebpf.configuration.killers import check_killers
 from koordebpf.configuration.schema import settings
 from koordebpf.configuration.settings import AgentConfig, defaults_for, with_values
-from koordebpf.configuration.variant import shadow_variants
 from koordebpf.decision.strategies import HOOK_GATES, JOB_GATES, OWN_GATES
 from koordebpf.errors import ConfigError
 from koordebpf.state.pods.namespaces import as_written, check_namespaces
@@ -64,6 +63,8 @@ def _check(config: AgentConfig) -> None:
     if config.node_mark.type != "nothing" and config.source == "file":
         raise ConfigError("nodeMark.type", config.node_mark.type, "needs source api or kubelet: files have no Node")
     if config.shadow.configurations:
+        from koordebpf.configuration.variant import shadow_variants
+
         shadow_variants(config.shadow)
     eviction, emergency = config.eviction, config.emergency
     for place, is_on in (

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from koordebpf.act.resctrl import GROUPS
 
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
@@ -28,14 +27,13 @@ from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
-from koordebpf.report.prom.metrics import NodeMetrics
 from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.resctrl.decide import Members
 from koordebpf.strategies.resctrl.groups import ResctrlGroups, recorded_groups
 from koordebpf.strategies.resctrl.measure import ResctrlCollector, read_monitoring
 from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
-from koordebpf.strategies.resctrl.values import BandwidthInfo, CacheInfo, MonitoredDomain, PodTasks
+from koordebpf.strategies.resctrl.values import GROUPS, BandwidthInfo, CacheInfo, MonitoredDomain, PodTasks
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
@@ -447,10 +445,12 @@ def test_monitoring_says_what_each_class_holds(root: Path) -> None:
     (root / "BE").mkdir()
     (root / "admins").mkdir()
     assert read_monitoring(root) == tuple(MonitoredDomain("BE", domain, 4096, 8192, None) for domain in DOMAINS)
-    metrics = NodeMetrics()
-    ResctrlMonitor(metrics, root).carry_out({}, view_of_frame(frame(())))
-    samples = {each.name: each.value for family in metrics.families() for each in family.samples}
-    assert samples == {"koordebpf_resctrl_llc_occupancy_bytes": 4096, "koordebpf_resctrl_memory_bytes_total": 8192}
+    own = {"koordebpf_resctrl_llc_occupancy_bytes": 4096, "koordebpf_resctrl_memory_bytes_total": 8192}
+    koordlets = {"koordlet_resctrl_llc_occupancy": 4096, "koordlet_resctrl_memory_bandwidth": 8192}
+    for node, shown in ((None, own), ("n1", own | koordlets)):
+        monitor = ResctrlMonitor(root, node)
+        monitor.carry_out({}, view_of_frame(frame(())))
+        assert {each.name: each.value for family in monitor.families() for each in family.samples} == shown
 
 
 def test_errors_of_the_fake_are_the_kernels(root: Path) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from koordebpf.act.resctrl import GROUPS
 
 from koordebpf.act.task_record import TaskRecord
 from koordebpf.act.writer.change import FileChange, WriteResult
@@ -27,6 +26,7 @@ from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.strategies.resctrl.decide import Members
 from koordebpf.strategies.resctrl.groups import ResctrlGroups
+from koordebpf.strategies.resctrl.values import GROUPS
 from koordebpf.units import NS_PER_S
 from tests.host.fake_mount import mounted
 from tests.host.one_file import ERRORS, Faults, OneFile, Vanishing

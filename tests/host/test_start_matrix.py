@@ -13,7 +13,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from koordebpf.act.resctrl import GROUPS
 
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.agent.colocation.series_keeper import SNAPSHOT_NAME
@@ -21,6 +20,7 @@ from koordebpf.agent.lifecycle.handover import KEPT
 from koordebpf.report.http.local_socket import ACTING_NAME
 from koordebpf.store.wal import IN_FLIGHT_PATH
 from koordebpf.strategies.hooks.values import COOKIES, SCORES
+from koordebpf.strategies.resctrl.values import GROUPS
 from tests.contract.apiserver import until
 from tests.host.rigs.start import FAULTS, FOREIGN, READ, Start, refused
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 import pytest
 from msgspec.structs import replace
@@ -16,11 +20,13 @@ from koordebpf.agent.runners import open_runners
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
 from koordebpf.policy.reconcile.pod_files import TaskSetting
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import GATE_OFF, Empty
+from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import Runner
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.block_io.decide import BlockIODecision
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     from koordebpf.strategies.resctrl.groups import ResctrlGroups
     from koordebpf.strategies.resctrl.measure import ResctrlCollector
 
+ROOT = Path(__file__).parents[3]
 ALL = ("blkio", "memory", "cpu")
 GATES = {
     "CPUSetAllocator": "RuntimeHooks",
@@ -86,6 +93,25 @@ def open_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open
 
 def names(parts: tuple[Runner, ...]) -> list[str]:
     return [type(part).__name__ for part in parts]
+
+
+def test_what_a_strategy_runs_is_loaded_only_where_its_gate_is_on() -> None:
+    code = (
+        "import sys, koordebpf.agent.run, koordebpf.cli.run; print([name for name in sys.modules"
+        " if name.startswith('koordebpf.strategies.') and name.endswith(('.run', '.measure', '.monitor'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_run_module_opens_a_runner() -> None:
+    modules = {each.run_module for each in STRATEGIES if find_spec(each.run_module)}
+    folders = {path.parent.name for path in (ROOT / "koordebpf/strategies").glob("*/run.py")}
+    assert {each.split(".")[-2] for each in modules} == folders
+    for each in modules:
+        hints = get_type_hints(import_module(each).open_runner)
+        assert hints["node"] is NodeContext
+        assert issubclass(next(kind for kind in get_args(hints["return"]) or (hints["return"],)), Runner)
 
 
 class TestOpened:
