@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.eviction_hooks.settings import NO_HOOKS
-from koordebpf.agent.colocation.jobs import open_jobs
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_killers, open_overdue_kill
+from koordebpf.agent.jobs import open_jobs
 from koordebpf.agent.katalyst.open import open_katalyst_sink
 from koordebpf.agent.lifecycle.arguments import check_arguments
 from koordebpf.agent.lifecycle.dead_man import open_dead_man
@@ -30,7 +30,6 @@ from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
 from koordebpf.agent.runners import open_runners
 from koordebpf.agent.serving import node_name, open_metrics, series_metrics, serve_reports
-from koordebpf.agent.shadow.open import NO_SHADOW, open_shadow
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.agent.strategies.ladder import Ladder, open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
@@ -48,6 +47,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
+from koordebpf.jobs.shadow.open import NO_SHADOW, open_shadow
 from koordebpf.kernel.backends.select import passed_over_sentence
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.kill import raise_thread_priority

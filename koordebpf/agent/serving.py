@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from koordebpf.agent.lifecycle.node_lock import folder_of
+from koordebpf.collect.scope import folder_of
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.degraded import Degraded
@@ -24,7 +24,7 @@ from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.recent import Recent
 from koordebpf.runner.measuring import Measuring
-from koordebpf.state.prediction.values import LatestPrediction
+from koordebpf.state.prediction import LatestPrediction
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.store.audit_record import AuditRecord
 

@@ -23,7 +23,7 @@ from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChange
 from koordebpf.store.wal import InFlight
 
 if TYPE_CHECKING:
-    from koordebpf.agent.shadow.sink import ShadowSink
+    from koordebpf.jobs.shadow.sink import ShadowSink
     from koordebpf.report.eviction_hooks import EvictionHookSink
     from koordebpf.report.katalyst.sink import KatalystSink
     from koordebpf.store.recorder.recorder import Recorder

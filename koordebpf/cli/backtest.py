@@ -60,8 +60,8 @@ def backtest(
     import msgspec
 
     from koordebpf.configuration.checked import agent_config, check_config
-    from koordebpf.policy.predict.backtest import backtest as run
-    from koordebpf.policy.predict.backtest import intervals
+    from koordebpf.jobs.prediction.backtest import backtest as run
+    from koordebpf.jobs.prediction.backtest import intervals
     from koordebpf.tools.backtest import Recording, snapshot_intervals, text_of
     from koordebpf.units import NS_PER_S
 

@@ -233,8 +233,8 @@ def _show_recording(path: str, at: str | None, choice: Choice, rows: int | None,
 
 
 def _print_frame(watch: NodeWatch, interval: float, run_dir: Path, config: str | None) -> None:
-    from koordebpf.agent.lifecycle.node_lock import folder_of
     from koordebpf.cli.inputs import read_input
+    from koordebpf.collect.scope import folder_of
     from koordebpf.configuration.checked import agent_config
     from koordebpf.configuration.file import read_config
     from koordebpf.decision.frames import encode_frame

@@ -84,3 +84,8 @@ def _checked_root(text: str, mount_point: Path) -> str:
     if USERS in levels:
         raise ConfigError("--cgroup-root", text, f"must not be below {USERS}, where every login may make cgroups")
     return "/" + "/".join(levels)
+
+
+def folder_of(run_dir: Path, scope: NodeScope) -> Path:
+    """Return the folder of the one agent that acts on this node."""
+    return run_dir / ("machine" if scope.kind == "machine" else f"{scope.path.name}-{scope.root_id}")

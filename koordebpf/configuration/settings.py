@@ -14,6 +14,9 @@ from koordebpf.act.eviction_hooks.settings import EvictionHookSettings
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.decision.dead_man import DeadManSettings
 from koordebpf.decision.strategies import FEATURE_GATES, JOB_GATES, OWN_GATES, QOS_GATES, StrategySettings
+from koordebpf.jobs.node_metric.values import NodeMetricSettings
+from koordebpf.jobs.prediction.values import PredictionSettings
+from koordebpf.jobs.usage_series.values import UsageSettings
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
@@ -21,14 +24,11 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
-from koordebpf.policy.node_metric.settings import NodeMetricSettings
-from koordebpf.policy.predict.settings import PredictionSettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.policy.suppress.wake import WakeSettings
 from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
 from koordebpf.state.series.settings import SeriesSettings
-from koordebpf.state.usage.settings import UsageSettings
 from koordebpf.state.view import ExecutorName
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.shadow.settings import ShadowSettings

@@ -14,7 +14,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.sources.base import Source
 from koordebpf.report.beside import Beside
 from koordebpf.state.pods.exemptions import asked_labels
-from koordebpf.state.prediction.values import LatestPrediction
+from koordebpf.state.prediction import LatestPrediction
 from koordebpf.state.series.node import NodeSeries, node_series
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from koordebpf.decision.frames import decode_frame
 from koordebpf.errors import ConfigError, DecodeError, unreadable
-from koordebpf.policy.predict.backtest import GOAL, Backtest, Interval, Row, Seen, series_intervals
-from koordebpf.policy.predict.pods import predicted_pod
+from koordebpf.jobs.prediction.backtest import GOAL, Backtest, Interval, Row, Seen, series_intervals
+from koordebpf.jobs.prediction.models import Usage
+from koordebpf.jobs.prediction.predict import predicted_pod
+from koordebpf.jobs.series.snapshot import read_store
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
-from koordebpf.state.prediction.models import Usage
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU
 from koordebpf.state.view import Frame
 from koordebpf.store.frames import tick_in
-from koordebpf.store.series import read_store
 from koordebpf.units import format_ns
 
 _OTHER_PODS = "other pods"  # as one: of them only the sum of CPU was measured

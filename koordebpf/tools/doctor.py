@@ -17,12 +17,12 @@ from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
-from koordebpf.collect.usage.cpu import cpu_mounts
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import HOOK_GATES, KERNEL_FILES
 from koordebpf.errors import ConfigError, SupportError, os_reason
 from koordebpf.events import run_queue
 from koordebpf.events.cpu_rows import check_cpu_layout
+from koordebpf.jobs.usage_series.cpu import cpu_mounts
 from koordebpf.kernel.backends.select import WantedBackend, wanted_backend
 from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, support_of_cpu_pass
 from koordebpf.kernel.bpf.deadman import support_of_dead_man

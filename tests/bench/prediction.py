@@ -8,13 +8,11 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from koordebpf.policy.predict.pods import PredictedPod
-from koordebpf.policy.predict.predictors import peak_of, predict
-from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.policy.predict.training import pod_usage, trained
-from koordebpf.state.prediction.checkpoint import decode_checkpoint, encode_checkpoint
-from koordebpf.state.prediction.models import OWN_UIDS, Models, Usage, restored_model
-from koordebpf.state.prediction.values import Amounts
+from koordebpf.jobs.prediction.checkpoint import decode_checkpoint, encode_checkpoint
+from koordebpf.jobs.prediction.models import OWN_UIDS, Models, Usage, restored_model
+from koordebpf.jobs.prediction.predict import PredictedPod, peak_of, pod_usage, predict, trained
+from koordebpf.jobs.prediction.values import PredictionSettings
+from koordebpf.state.prediction import Amounts
 from koordebpf.state.series.node import node_series
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.bench.figure import at_most, figure

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
 from koordebpf.state.series.aggregate import Aggregation
 from koordebpf.state.series.block import decode_block, encode_block
 from koordebpf.state.series.kinds import (
@@ -27,7 +28,6 @@ from koordebpf.state.series.lane import BLOCK_ROUNDS
 from koordebpf.state.series.node import node_series
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
-from koordebpf.store.series import SnapshotWriter, restore_series
 from koordebpf.units import MIB, NS_PER_S, PAGE_BYTES
 from tests.bench.figure import at_most, figure
 from tests.bench.report import Report

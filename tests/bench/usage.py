@@ -10,8 +10,8 @@ from pathlib import Path
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
-from koordebpf.collect.usage.collector import UsageCollector
-from koordebpf.collect.usage.cpu import FileCpu, ScannedCpu
+from koordebpf.jobs.usage_series.collector import UsageCollector
+from koordebpf.jobs.usage_series.cpu import FileCpu, ScannedCpu
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.state.series.node import node_series
 from koordebpf.units import NS_PER_S

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import KubeConflict, KubeDenied
+from koordebpf.jobs.node_metric import sending as sending_module
+from koordebpf.jobs.node_metric.sending import status_patch
 from koordebpf.kube.cache.own_node_metric import OwnNodeMetric
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.colocation.node_metrics import NodeMetricStatus
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.policy.node_metric import sending as sending_module
-from koordebpf.policy.node_metric.sending import status_patch
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane

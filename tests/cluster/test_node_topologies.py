@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import yaml
 
-from koordebpf.act.topology import Noted, TopologyReporter
-from koordebpf.agent.colocation.reports.topology_report import NodeSources
-from koordebpf.collect.hardware.node_info import NodeInfoReader
+from koordebpf.jobs.node_topology.node_info import NodeInfoReader
+from koordebpf.jobs.node_topology.open import NodeSources
+from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter
+from koordebpf.jobs.node_topology.report import BASIC_INFO_ANNOTATION
 from koordebpf.kube.cache.objects import Node
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies, written_at
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.policy.topology.report import BASIC_INFO_ANNOTATION
 from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION
 from koordebpf.slo.pods.resource_status import SHARED_POOLS_ANNOTATION
 from tests.cluster.api import Object

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.colocation.container_answers import SWITCH_S
+from koordebpf.jobs.nri.answers import SWITCH_S
 from koordebpf.kube.nri.plugin import NriPlugin
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
@@ -138,7 +138,7 @@ _AGENT = """
 import sys, time
 from pathlib import Path
 from tests.cluster.test_nri_library import Answers, plugin_settings
-from koordebpf.agent.colocation.container_answers import SWITCH_S
+from koordebpf.jobs.nri.answers import SWITCH_S
 from koordebpf.kube.nri.plugin import NriPlugin
 NriPlugin(plugin_settings(Path(sys.argv[1])), Answers())
 time.sleep(600)

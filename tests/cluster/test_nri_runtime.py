@@ -37,7 +37,7 @@ SHOW = (
 LIMITED = ["512", "50000", str(64 * MIB)]
 _AGENT = """
 import sys, time
-from koordebpf.agent.colocation.container_answers import ContainerAnswers
+from koordebpf.jobs.nri.answers import ContainerAnswers
 from koordebpf.kube.nri.plugin import NriPlugin
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.strategies.hooks.values import HookRules

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import KubeDenied
+from koordebpf.jobs.node_metric.sending import status_patch
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from koordebpf.kube.colocation.node_metrics import NodeMetricStatus
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.policy.node_metric.sending import status_patch
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node_metrics import defined, node_metric

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from koordebpf.policy.topology.merge import API_VERSION
+from koordebpf.jobs.node_topology.merge import API_VERSION
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import defined_by

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
-from koordebpf.agent.colocation.jobs import open_jobs
-from koordebpf.agent.colocation.reports.node_metric import GATE, open_node_metric
+from koordebpf.agent.jobs import open_jobs
 from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import FEATURE_GATES
+from koordebpf.jobs.node_metric import sending as sending_module
+from koordebpf.jobs.node_metric.open import GATE, open_node_metric
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus
-from koordebpf.policy.node_metric import sending as sending_module
 from koordebpf.printable import json_bytes
 from koordebpf.report.beside import Beside, WithJobs
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.state.prediction.values import Amounts, LatestPrediction, ProdPrediction
+from koordebpf.state.prediction import Amounts, LatestPrediction, ProdPrediction
 from koordebpf.state.series import kinds
 from koordebpf.state.series.node import node_series
 from koordebpf.units import GIB, MIB, NS_PER_S

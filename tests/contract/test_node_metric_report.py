@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from koordebpf.jobs.node_metric import sending as sending_module
 from koordebpf.kube.cache.reflector import Pace
-from koordebpf.policy.node_metric import sending as sending_module
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import Exchange, Server, gives, status, until
 from tests.contract.node_metric_server import NodeMetrics

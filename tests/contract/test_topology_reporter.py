@@ -14,18 +14,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.act.topology import Noted, TopologyReporter
-from koordebpf.agent.colocation.reports.topology_report import NodeSources, TopologyJob
 from koordebpf.collect.cluster_view import Known as Cluster
 from koordebpf.collect.cpu.files import CpuManagerReader
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
-from koordebpf.collect.hardware.node_info import NodeInfoReader
+from koordebpf.jobs.node_topology.merge import difference
+from koordebpf.jobs.node_topology.node_info import NodeInfoReader
+from koordebpf.jobs.node_topology.open import NodeSources, TopologyJob
+from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter
+from koordebpf.jobs.node_topology.report import Known, topology_report
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeResourceTopology, Pod
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.policy.topology.merge import difference
-from koordebpf.policy.topology.report import Known, topology_report
 from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
 from koordebpf.slo.pods.resource_status import SHARED_POOLS_ANNOTATION
 from koordebpf.state.pods.facts import PodFacts, pod_facts
@@ -256,7 +256,7 @@ def test_after_a_refusal_it_waits_once_for_as_long_as_it_was_asked_to_and_says_i
         return reply
 
     threads = types.SimpleNamespace(Event=Quick, Thread=threading.Thread)
-    monkeypatch.setattr("koordebpf.act.topology.threading", threads)
+    monkeypatch.setattr("koordebpf.jobs.node_topology.publish.threading", threads)
     one = reporter()
     store.faults.append(refuses_twice)
     one.note(Noted(NODE))
@@ -344,7 +344,7 @@ def test_where_koordlet_writes_over_it_the_pauses_become_longer(store: Store, re
 def test_kubelets_configuration_is_asked_and_its_last_answer_stays(
     store: Store, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("koordebpf.agent.colocation.reports.topology_report._CONFIG_AGAIN_S", 0.0)
+    monkeypatch.setattr("koordebpf.jobs.node_topology.open._CONFIG_AGAIN_S", 0.0)
     server.on("/configz", gives(200, CONFIGZ))
     one = reporter(asks_kubelet=True)
     one.note(Noted(NODE))

@@ -13,10 +13,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from koordebpf.collect.hardware.containers import ContainerCgroup
-from koordebpf.collect.hardware.gpu import GpuCollector
 from koordebpf.demo.node import remove_subtree
 from koordebpf.errors import SupportError
+from koordebpf.jobs.hardware.containers import ContainerCgroup
+from koordebpf.jobs.hardware.gpu import GpuCollector
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.gpu import Gpu, GpuProcess, Nvml
 from koordebpf.state.series.kinds import KINDS

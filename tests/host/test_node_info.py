@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.hardware.node_info import NodeInfoReader
+from koordebpf.jobs.node_topology.node_info import NodeInfoReader
+from koordebpf.jobs.node_topology.report import Known, topology_report
 from koordebpf.kube.cache.objects import Node, ObjectMeta
-from koordebpf.policy.topology.report import Known, topology_report
 from koordebpf.units import PAGE_BYTES
 
 

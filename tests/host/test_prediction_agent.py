@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.state.prediction.checkpoint import decode_checkpoint
-from koordebpf.state.prediction.models import restored_model
+from koordebpf.jobs.prediction.checkpoint import decode_checkpoint
+from koordebpf.jobs.prediction.models import restored_model
+from koordebpf.jobs.prediction.values import PredictionSettings
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.rigs.usage_node import UsageNode, uid_of

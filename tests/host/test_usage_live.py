@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from koordebpf.collect.scope import open_scope
-from koordebpf.collect.usage.cpu import FileCpu, ScannedCpu, open_cpu
-from koordebpf.collect.usage.groups import UsageGroup
-from koordebpf.collect.usage.pressure import FilePressure
 from koordebpf.errors import SupportError
+from koordebpf.jobs.usage_series.cpu import FileCpu, ScannedCpu, open_cpu
+from koordebpf.jobs.usage_series.groups import UsageGroup
+from koordebpf.jobs.usage_series.pressure import FilePressure
 from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
 from koordebpf.kernel.proc.meminfo import Meminfo
 from tests.conftest import OTHER_MACHINE

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.usage.cpu import ScannedCpu
-from koordebpf.collect.usage.groups import UsageGroup
 from koordebpf.errors import SupportError
+from koordebpf.jobs.usage_series.cpu import ScannedCpu
+from koordebpf.jobs.usage_series.groups import UsageGroup
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 from tests.conftest import OTHER_MACHINE
 from tests.support.hierarchies import remove_when_empty

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koordebpf.errors import ConfigError
-from koordebpf.state.prediction.buckets import CPU_BUCKETS
-from koordebpf.state.prediction.checkpoint import ModelCheckpoint, decode_checkpoint, encode_checkpoint
-from koordebpf.state.prediction.models import Histogram
+from koordebpf.jobs.prediction.buckets import CPU_BUCKETS
+from koordebpf.jobs.prediction.checkpoint import ModelCheckpoint, decode_checkpoint, encode_checkpoint
+from koordebpf.jobs.prediction.models import Histogram
 from koordebpf.units import NS_PER_S
 
 HALF_LIFE_NS = 3600 * NS_PER_S

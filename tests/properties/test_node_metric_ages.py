@@ -10,12 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from koordebpf.act.node_metric import RETRY_CAP_S, RETRY_FIRST_S
+from koordebpf.jobs.node_metric.publish import RETRY_CAP_S, RETRY_FIRST_S
+from koordebpf.jobs.node_metric.sending import Hold, Limits, OtherWriter, Report, Send, Sending
+from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
-from koordebpf.policy.node_metric.other_writer import OtherWriter
-from koordebpf.policy.node_metric.sending import Hold, Report, Send, Sending
-from koordebpf.policy.node_metric.settings import NodeMetricSettings
-from koordebpf.policy.node_metric.settled import Limits
 from koordebpf.units import NS_PER_S
 from tests.support.json_patch import applied
 

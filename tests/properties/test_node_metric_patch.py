@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.policy.node_metric.sending import dropped_fields, status_patch, without
-from koordebpf.policy.node_metric.settled import Limits, settled
+from koordebpf.jobs.node_metric.sending import Limits, dropped_fields, settled, status_patch, without
 from koordebpf.quantity import cpu_text, memory_text, quantity_bytes, quantity_millicpu
 from tests.support.json_patch import applied
 

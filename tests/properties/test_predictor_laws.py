@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordebpf.jobs.prediction.predict import PredictedPod, node_allocatable, predict
+from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.kube.cache.objects import Node, NodeStatus, ObjectMeta
-from koordebpf.policy.predict.pods import PredictedPod
-from koordebpf.policy.predict.predictors import node_allocatable, predict
-from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.state.prediction.values import Amounts
+from koordebpf.state.prediction import Amounts
 
 SETTINGS = PredictionSettings()
 NOW_S = 2e9

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.controller.batch.facts import pod_record
+from koordebpf.jobs.prediction.predict import predicted_pod
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.hook_pods import hook_pod
 from koordebpf.strategies.memory_qos.values import memory_pod

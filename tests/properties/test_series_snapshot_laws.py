@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU
 from koordebpf.state.series.store import SeriesStore
-from koordebpf.store.series import SnapshotWriter, restore_series
 from koordebpf.units import NS_PER_S
 
 _HEAD = len(b"koordebpf.series/v1\n")

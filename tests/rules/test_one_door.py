@@ -28,12 +28,12 @@ _OWN = {
     "kernel/io/kept_file.py",
     "store/budget.py",
     "store/cgroup_root.py",
-    "store/checkpoints.py",
+    "jobs/prediction/keeper.py",
     "store/outputs/output_file.py",  # what a person names by an option
     "store/pod_list.py",
     "store/recorder/ring.py",
     "store/recorder/shard_file.py",
-    "store/series.py",
+    "jobs/series/snapshot.py",
     "store/shadow/kept_week.py",
     "agent/lifecycle/node_lock.py",
     "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it

@@ -6,15 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from koordebpf.act.node_metric import NodeMetricReporter
+from koordebpf.jobs.node_metric.publish import NodeMetricReporter
+from koordebpf.jobs.node_metric.sending import Limits, OtherWriter, Report, Sending
+from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricStatus
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.node_metrics import NodeMetricReflector
-from koordebpf.policy.node_metric.other_writer import OtherWriter
-from koordebpf.policy.node_metric.sending import Report, Sending
-from koordebpf.policy.node_metric.settings import NodeMetricSettings
-from koordebpf.policy.node_metric.settled import Limits
 
 
 class Reporting:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.hardware.cold_memory import ColdMemoryCollector, Scanned
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.jobs.hardware.cold_memory import ColdMemoryCollector, Scanned
 from koordebpf.kernel.cgroup.idle_pages import FILE, cold_bytes, require_kidled
 from koordebpf.state.series.kinds import KINDS
 from koordebpf.state.series.node import node_series

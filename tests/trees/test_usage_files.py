@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.usage.collector import MachineUse, PodsByNuma
-from koordebpf.collect.usage.groups import UsageGroup
 from koordebpf.errors import KernelFileError
+from koordebpf.jobs.usage_series.collector import MachineUse, PodsByNuma
+from koordebpf.jobs.usage_series.groups import UsageGroup
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu, NodeCpuTime
 from koordebpf.kernel.proc.numa_meminfo import NumaMeminfo

@@ -13,22 +13,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.act import node_metric as metric_module
 from koordebpf.act import taint as taint_module
-from koordebpf.act import topology as topology_module
 from koordebpf.act.evict import cgroup as reaper_module
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.cri import CriExecutor, CriLimits
 from koordebpf.act.eviction_hooks.ran import Ran
-from koordebpf.act.node_metric import NodeMetricReporter
 from koordebpf.act.taint import NodeMarker
-from koordebpf.act.topology import Noted, TopologyReporter
 from koordebpf.collect.katalyst import rootfs as rootfs_module
 from koordebpf.collect.katalyst.rootfs import RootfsCollector
 from koordebpf.collect.plugins.caller import _Round
 from koordebpf.controller.election import Election, Terms
+from koordebpf.jobs.node_metric import publish as metric_module
+from koordebpf.jobs.node_metric.publish import NodeMetricReporter
+from koordebpf.jobs.node_metric.sending import Send
+from koordebpf.jobs.node_topology import publish as topology_module
+from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter
 from koordebpf.kernel.io import worker as worker_module
 from koordebpf.kernel.io.worker import Supervisor, supervisors, thread_errors, thread_problems
 from koordebpf.kube.cache.objects import Node, ObjectMeta
@@ -36,7 +37,6 @@ from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.cache.store import decode_pod
 from koordebpf.kube.clients.cri import PodContainers
 from koordebpf.kube.sources.kubelet import KubeletSource
-from koordebpf.policy.node_metric.sending import Send
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.listener import HttpListener, Reply, bound_to
 from koordebpf.report.pod_event import PodEvent

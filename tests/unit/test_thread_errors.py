@@ -19,13 +19,14 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.agent.lifecycle import node_lock as lock_module
 from koordebpf.agent.lifecycle.node_lock import NodeLock, StandBy
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
-from koordebpf.collect.hardware import cpi as cpi_module
-from koordebpf.collect.hardware.beside_loop import BesideLoop
-from koordebpf.collect.hardware.containers import ContainerCgroup
-from koordebpf.collect.hardware.cpi import CpiCollector
 from koordebpf.collect.plugins import registry as registry_module
 from koordebpf.collect.plugins.caller import PluginCaller
 from koordebpf.collect.plugins.registry import PluginRegistry
+from koordebpf.jobs.hardware import cpi as cpi_module
+from koordebpf.jobs.hardware.beside_loop import BesideLoop
+from koordebpf.jobs.hardware.containers import ContainerCgroup
+from koordebpf.jobs.hardware.cpi import CpiCollector
+from koordebpf.jobs.prediction.keeper import CheckpointKeeper
 from koordebpf.kernel.cgroup.reaping import Reaping
 from koordebpf.kernel.io import worker as worker_module
 from koordebpf.kernel.io.stoppable_thread import StoppableThread
@@ -36,7 +37,6 @@ from koordebpf.kube.http.deadlines import OpenConnections
 from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.store import pod_list as list_module
-from koordebpf.store.checkpoints import CheckpointKeeper
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.outputs import rotated_file
 from koordebpf.store.pod_list import KeptList

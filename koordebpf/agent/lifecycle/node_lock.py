@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from koordebpf.collect.scope import NodeScope
+from koordebpf.collect.scope import NodeScope, folder_of
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.regular_file import make_folder, open_regular
@@ -21,11 +21,6 @@ from koordebpf.kernel.io.worker import Supervisor
 _LOCK = "lock"
 _NEXT_LOCK = "next.lock"
 _LOOK_EVERY_S = 0.05  # Why: meanwhile no agent acts, and 20 looks a second are 0.1 % of a core
-
-
-def folder_of(run_dir: Path, scope: NodeScope) -> Path:
-    """Return the folder of the one agent that acts on this node."""
-    return run_dir / ("machine" if scope.kind == "machine" else f"{scope.path.name}-{scope.root_id}")
 
 
 def is_held(folder: Path) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from koordebpf.agent.katalyst.open import needs_cnr
 from koordebpf.agent.victims import may_be_victim
 from koordebpf.configuration.settings import AgentConfig
@@ -12,10 +10,8 @@ from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import Source
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.kube.sources.merged import MergedSource
+from koordebpf.runner.own_kubelet import open_own_kubelet
 from koordebpf.state.pods.exemptions import asked_labels
-
-if TYPE_CHECKING:
-    from koordebpf.kube.http.transport import Transport
 
 
 # urllib3, and with a kubeconfig the kubernetes package: imported only where something talks to an API server.
@@ -54,18 +50,3 @@ def open_source(config: AgentConfig) -> Source:
         )
     transport = open_own_kubelet(config, config.kubelet_url)
     return MergedSource(KubeletSource(transport, config.node_name, keys=keys), FileSource(config.files))
-
-
-def open_own_kubelet(config: AgentConfig, url: str) -> Transport:
-    """Return a transport to the kubelet at that address, with the credentials that the settings name.
-
-    Raises:  as `koordebpf.kube.http.transport.open_kubelet`.
-    """
-    from koordebpf.kube.http.transport import SERVICE_ACCOUNT, open_kubelet
-
-    return open_kubelet(
-        url,
-        config.kubelet_token_file or SERVICE_ACCOUNT / "token",
-        config.kubelet_ca_file,
-        insecure=config.kubelet_insecure,
-    )

@@ -14,8 +14,8 @@ from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, read_
 from koordebpf.act.writer.owners import LADDER, SUPPRESS, has_owner
 from koordebpf.act.writer.places import Original
 from koordebpf.agent.lifecycle.handover import is_kept, settle
-from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, folder_of, is_held
-from koordebpf.collect.scope import NodeScope
+from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, is_held
+from koordebpf.collect.scope import NodeScope, folder_of
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.host.filesystem import filesystem_of

@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Name → module and type. Imported only by who asks for a schema.
 TYPES: Mapping[str, str] = {
     "audit": "koordebpf.store.v1.types.AuditRecord",
-    "backtest": "koordebpf.policy.predict.backtest.Backtest",
+    "backtest": "koordebpf.jobs.prediction.backtest.Backtest",
     "demo-event": "koordebpf.demo.output.Event",
     "demo-story": "koordebpf.demo.screen.StoryLine",
     "demo-verdict": "koordebpf.demo.screen.EndLine",

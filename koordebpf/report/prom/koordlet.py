@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.state.measured import NodeMeasure
-from koordebpf.state.prediction.values import Amounts, LatestPrediction
+from koordebpf.state.prediction import Amounts, LatestPrediction
 from koordebpf.units import NS_PER_S
 
 _REASON = "evicted"  # all that koordlet ever says; the feature is a label of koordebpf_evictions_total

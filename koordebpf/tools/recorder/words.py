@@ -15,9 +15,9 @@ import msgspec
 from koordebpf.decision.pod_keys import ANNOTATIONS, LABELS
 from koordebpf.decision.strategies import FEATURE_GATES, PARTS, STRATEGIES
 from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.jobs.prediction.predict import RAW_ALLOCATABLE_ANNOTATION
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.cpu_normalization import RATIO_ANNOTATION
-from koordebpf.policy.predict.predictors import RAW_ALLOCATABLE_ANNOTATION
 from koordebpf.slo.manager import keys as configmap
 from koordebpf.slo.manager.effective import BANDWIDTH_ANNOTATION
 from koordebpf.slo.pods.cpu_placement import (
@@ -48,6 +48,25 @@ _OTHERS = frozenset(
     arm64 linux api file http evicted dedicated_cores shared_cores reclaimed_cores system_cores containerd cri-o docker
     """.split()  # noqa: SIM905 - sixty lines else
 )
+# Of Node and NodeResourceTopology, which tenants do not write.
+OF_NODES = frozenset(
+    {
+        BANDWIDTH_ANNOTATION,
+        BE_SHARED_POOLS_ANNOTATION,
+        MANAGER_POLICY_ANNOTATION,
+        POD_ALLOCATIONS_ANNOTATION,
+        RATIO_ANNOTATION,
+        RAW_ALLOCATABLE_ANNOTATION,
+        RESERVATION_ANNOTATION,
+        SHARED_POOLS_ANNOTATION,
+        SYSTEM_QOS_ANNOTATION,
+        "kubernetes.io/arch",
+        "kubernetes.io/os",
+    }
+)
+_CONFIGMAP = tuple(value for name, value in vars(configmap).items() if name.endswith("_KEY"))
+_SELECTOR = ("matchLabels", "matchExpressions", "operator", "key", "values", "apiVersion", "kind", "spec", "status")
+_LOOSE = ("rounds", "quality", "kernel")  # of events that are no type
 
 
 @functools.cache
@@ -70,27 +89,6 @@ def keys() -> frozenset[str]:
     return frozenset(
         {*fields, *names, *FEATURE_GATES, *RESOURCES, *ANNOTATIONS, *LABELS, *_CONFIGMAP, *_SELECTOR, *_LOOSE}
     )
-
-
-# Of Node and NodeResourceTopology, which tenants do not write.
-OF_NODES = frozenset(
-    {
-        BANDWIDTH_ANNOTATION,
-        BE_SHARED_POOLS_ANNOTATION,
-        MANAGER_POLICY_ANNOTATION,
-        POD_ALLOCATIONS_ANNOTATION,
-        RATIO_ANNOTATION,
-        RAW_ALLOCATABLE_ANNOTATION,
-        RESERVATION_ANNOTATION,
-        SHARED_POOLS_ANNOTATION,
-        SYSTEM_QOS_ANNOTATION,
-        "kubernetes.io/arch",
-        "kubernetes.io/os",
-    }
-)
-_CONFIGMAP = tuple(value for name, value in vars(configmap).items() if name.endswith("_KEY"))
-_SELECTOR = ("matchLabels", "matchExpressions", "operator", "key", "values", "apiVersion", "kind", "spec", "status")
-_LOOSE = ("rounds", "quality", "kernel")  # of events that are no type
 
 
 @functools.cache

@@ -15,9 +15,9 @@ import pytest
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
-from koordebpf.collect.usage.collector import UsageCollector
-from koordebpf.collect.usage.cpu import cpu_mounts
 from koordebpf.errors import SupportError
+from koordebpf.jobs.usage_series.collector import UsageCollector
+from koordebpf.jobs.usage_series.cpu import cpu_mounts
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers, find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.state.series.node import NodeSeries, node_series

@@ -6,8 +6,8 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
-from koordebpf.agent.colocation.container_answers import report
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.jobs.nri.answers import report
 from koordebpf.kube.nri.counts import NriCounts
 from koordebpf.report.beside import Beside
 from tests.support.contexts import context_of

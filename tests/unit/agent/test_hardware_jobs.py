@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu
-from koordebpf.agent.colocation.jobs import JOBS
-from koordebpf.agent.colocation.reports.topology_report import open_topology_report
+from koordebpf.agent.jobs import JOBS
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import JOB_GATES
+from koordebpf.jobs.hardware.open import open_cold_memory, open_cpi, open_gpu
+from koordebpf.jobs.node_topology.open import open_topology_report
 from koordebpf.runner.context import NodeContext
 from tests.support.contexts import context_of
 
@@ -34,12 +34,13 @@ def test_they_are_jobs_with_gates_that_are_off() -> None:
 def test_with_the_gates_off_there_is_no_job_and_nothing_of_it_is_imported() -> None:
     code = (
         "import sys; from types import SimpleNamespace as S\n"
-        "from koordebpf.agent.colocation.counters import open_cold_memory, open_cpi, open_gpu\n"
-        "from koordebpf.agent.colocation.reports.topology_report import open_topology_report\n"
+        "from koordebpf.jobs.hardware.open import open_cold_memory, open_cpi, open_gpu\n"
+        "from koordebpf.jobs.node_topology.open import open_topology_report\n"
         "node = S(config=S(feature_gates={}))\n"
         "opened = (open_cpi, open_gpu, open_cold_memory, open_topology_report)\n"
         "jobs = [each(node) for each in opened]\n"
-        "print(jobs, [name for name in sys.modules if 'topology.' in name or 'hardware' in name or 'pynvml' in name])\n"
+        "print(jobs, [name for name in sys.modules if 'pynvml' in name or name.startswith("
+        "('koordebpf.jobs.hardware.', 'koordebpf.jobs.node_topology.')) and not name.endswith('.open')])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[None, None, None, None] []"

@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.agent.serving import node_name, open_metrics
 from koordebpf.configuration.checked import agent_config
-from koordebpf.state.prediction.values import LatestPrediction
+from koordebpf.state.prediction import LatestPrediction
 
 
 def test_without_a_nodes_name_it_is_the_machines() -> None:

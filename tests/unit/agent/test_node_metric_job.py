@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.colocation.reports.node_metric_job import NodeMetricJob
 from koordebpf.collect.cluster_view import Known
+from koordebpf.jobs.node_metric.run import NodeMetricJob
+from koordebpf.jobs.node_metric.sending import Report
+from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus
-from koordebpf.policy.node_metric.sending import Report
-from koordebpf.policy.node_metric.settings import NodeMetricSettings
-from koordebpf.state.prediction.values import Amounts, ProdPrediction
+from koordebpf.state.prediction import Amounts, ProdPrediction
 from koordebpf.state.series import kinds
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import GIB, MIB, NS_PER_S
@@ -53,7 +53,7 @@ class Rig:
         monkeypatch.setattr("random.random", lambda: 0.0)
         monkeypatch.setattr("random.uniform", lambda low, high: high)
         # A report is made in one step, however slow the machine is.
-        monkeypatch.setattr("koordebpf.agent.colocation.reports.node_metric_job._STEP_NS", 60 * NS_PER_S)
+        monkeypatch.setattr("koordebpf.jobs.node_metric.run._STEP_NS", 60 * NS_PER_S)
         self.clock, self.reports, self.known = Clock(), Reports(), Known()
         self.series: NodeSeries = node_series()
         self.pods = list(pods)
@@ -139,7 +139,7 @@ def test_nothing_is_reported_while_the_node_is_not_measured_and_it_is_said_once(
 
 def test_many_pods_are_rendered_in_parts_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch, *(f"p{number:03}" for number in range(200)))
-    monkeypatch.setattr("koordebpf.agent.colocation.reports.node_metric_job._STEP_NS", 0)  # each step is a part
+    monkeypatch.setattr("koordebpf.jobs.node_metric.run._STEP_NS", 0)  # each step is a part
     rig.run(20)
     assert not rig.reports.all
     rig.run(40)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from koordebpf.act.node_metric import Counts
-from koordebpf.agent.colocation.reports.node_metric_shown import NodeMetricShown
-from koordebpf.report.prom.colocation.node_metric import usage_families
+from koordebpf.jobs.node_metric.publish import Counts
+from koordebpf.jobs.node_metric.run import NodeMetricShown, usage_families
 from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.units import NS_PER_S
 

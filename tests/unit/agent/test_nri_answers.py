@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.colocation.container_answers import ContainerAnswers
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import FEATURE_GATES
+from koordebpf.jobs.nri.answers import ContainerAnswers
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
 from koordebpf.slo.pods.share_pools import SharePool

@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.agent.colocation.prediction import PeakPrediction
 from koordebpf.collect.cluster_view import Known
+from koordebpf.jobs.prediction.keeper import CheckpointFolder, CheckpointKeeper, Found
+from koordebpf.jobs.prediction.models import OWN_UIDS
+from koordebpf.jobs.prediction.run import PeakPrediction
+from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod
-from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.state.prediction.models import OWN_UIDS
-from koordebpf.state.prediction.values import LatestPrediction
+from koordebpf.state.prediction import LatestPrediction
 from koordebpf.state.series.node import node_series
-from koordebpf.store.checkpoints import CheckpointFolder, CheckpointKeeper, Found
 from koordebpf.units import GIB, NS_PER_S
 from tests.support.ticked_node import StillClock
 
@@ -254,20 +254,15 @@ def test_with_its_gate_off_nothing_of_it_is_loaded():
         "import sys\n"
         "import koordebpf.agent.run\n"
         "from tests.support.contexts import context_of\n"
-        "from koordebpf.agent.colocation.jobs import open_prediction\n"
+        "from koordebpf.agent.jobs import open_prediction\n"
         "from koordebpf.configuration.settings import AgentConfig\n"
         "assert open_prediction(context_of(AgentConfig())) is None\n"
         "import json\n"
         "print(json.dumps([name for name in sys.modules if 'predict' in name or 'checkpoint' in name]))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    small = [
-        "agent.colocation.open_prediction",
-        "policy.predict",
-        "policy.predict.settings",
-        "state.prediction",
-    ]
-    assert sorted(json.loads(loaded)) == [f"koordebpf.{name}" for name in (*small, "state.prediction.values")]
+    small = ["jobs.prediction", "jobs.prediction.open", "jobs.prediction.values", "state.prediction"]
+    assert sorted(json.loads(loaded)) == [f"koordebpf.{name}" for name in small]
 
 
 def test_two_hundred_pods_are_learned_in_steps(folder):

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.colocation import nri, runtime_proxy
-from koordebpf.agent.colocation.open_runtime import open_nri_plugin, open_runtime_proxy_hooks
 from koordebpf.configuration.checked import agent_config
 from koordebpf.decision.strategies import HOOK_GATES
+from koordebpf.jobs.nri.open import open_nri_plugin, open_runtime_proxy_hooks
 from tests.support.contexts import context_of
 
 ON = {"feature_gates": {gate: gate == "GroupIdentity" for gate in HOOK_GATES}}
@@ -19,8 +18,8 @@ OFF = {"feature_gates": dict.fromkeys(HOOK_GATES, False)}
 
 @pytest.fixture(autouse=True)
 def openers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nri, "open_nri", lambda *_: "nri")
-    monkeypatch.setattr(runtime_proxy, "open_runtime_proxy", lambda *_: "proxy")
+    monkeypatch.setattr("koordebpf.jobs.nri.plugin.open_nri", lambda *_: "nri")
+    monkeypatch.setattr("koordebpf.jobs.nri.proxy.open_runtime_proxy", lambda *_: "proxy")
 
 
 def opened(setting: str, settings: dict[str, Any], *, enabled: bool = True, acts: bool = True) -> Any:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.colocation.series_keeper import GATE, SeriesKeeper, open_series_keeper
 from koordebpf.collect.scope import NodeScope
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.jobs.series.keeper import GATE, SeriesKeeper, open_series_keeper
+from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.series.kinds import CONTAINER_CPU, POD_CPU
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore
-from koordebpf.store.series import SnapshotWriter, restore_series
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.contexts import context_of
 

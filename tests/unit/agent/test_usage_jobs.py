@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
-from koordebpf.agent.colocation.pressure_series import open_pressure_series
-from koordebpf.agent.colocation.usage_series import GATES, open_usage_series
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import JOB_GATES
+from koordebpf.jobs.usage_series.open import GATES, open_pressure_series, open_usage_series
 from tests.support.contexts import context_of
 
 

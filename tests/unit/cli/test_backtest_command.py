@@ -15,12 +15,12 @@ from koordebpf.cli.backtest import backtest
 from koordebpf.decision.frames import encode_frame
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
+from koordebpf.jobs.series.snapshot import SnapshotWriter
 from koordebpf.kernel.proc.cpu_topology import Cpu, CpuTopology
 from koordebpf.state.cpu.measured import CpuMeasured, CpuUsage, OtherPodsCpu, PodCpu
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.store.frames import RecordedTick
-from koordebpf.store.series import SnapshotWriter
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import frame, ls_pod, pod
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.collect.hardware.cold_memory import ColdMemoryCollector
-from koordebpf.collect.hardware.gpu import GpuCollector
 from koordebpf.collect.pod_directories import HookCollector
+from koordebpf.jobs.hardware.cold_memory import ColdMemoryCollector
+from koordebpf.jobs.hardware.gpu import GpuCollector
 from koordebpf.strategies.block_io.measure import BlockIOCollector
 from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
 from koordebpf.units import NS_PER_S

@@ -10,10 +10,10 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
-from koordebpf.collect.usage import collector as module
-from koordebpf.collect.usage.collector import NodeUse, UsageCollector
-from koordebpf.collect.usage.cpu import CpuReading
-from koordebpf.collect.usage.groups import UsageGroup, UsageGroups
+from koordebpf.jobs.usage_series import collector as module
+from koordebpf.jobs.usage_series.collector import NodeUse, UsageCollector
+from koordebpf.jobs.usage_series.cpu import CpuReading
+from koordebpf.jobs.usage_series.groups import UsageGroup, UsageGroups
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.usage import cpu as module
-from koordebpf.collect.usage.cpu import FileCpu, ScannedCpu, counters_of
-from koordebpf.collect.usage.groups import UsageGroup
 from koordebpf.errors import CgroupGone
 from koordebpf.events.cpu_rows import CPU_WORDS
+from koordebpf.jobs.usage_series import cpu as module
+from koordebpf.jobs.usage_series.cpu import FileCpu, ScannedCpu, counters_of
+from koordebpf.jobs.usage_series.groups import UsageGroup
 from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from koordebpf.collect.scope import NodeScope
-from koordebpf.collect.usage import collector as module
-from koordebpf.collect.usage.collector import OUTDATED_NS, GroupMemory
-from koordebpf.collect.usage.groups import UsageGroup, UsageGroups
+from koordebpf.jobs.usage_series import collector as module
+from koordebpf.jobs.usage_series.collector import OUTDATED_NS, GroupMemory
+from koordebpf.jobs.usage_series.groups import UsageGroup, UsageGroups
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.support.played_signals import StalledNode, memcg

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from koordebpf.collect.katalyst.rootfs import RootfsCollector
-from koordebpf.collect.usage.collector import NodeUse, WholeNode
-from koordebpf.collect.usage.groups import UsageGroup
+from koordebpf.jobs.usage_series.collector import NodeUse, WholeNode
+from koordebpf.jobs.usage_series.groups import UsageGroup
 from tests.contract.apiserver import until
 from tests.support.played_signals import StalledNode
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.usage.groups import UsageGroup
-from koordebpf.collect.usage.pressure import EVERY_PSI_NS, DerivedPressure, FilePressure, PressureCollector
+from koordebpf.jobs.usage_series.groups import UsageGroup
+from koordebpf.jobs.usage_series.pressure import EVERY_PSI_NS, DerivedPressure, FilePressure, PressureCollector
 from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.state.series.kinds import KINDS
 from koordebpf.state.series.node import EVERY_NS, node_series

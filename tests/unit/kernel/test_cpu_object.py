@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.usage.cpu import FileCpu, cpu_mounts, open_cpu
 from koordebpf.errors import SupportError
 from koordebpf.events.cpu_rows import LAYOUTS, check_cpu_layout
+from koordebpf.jobs.usage_series.cpu import FileCpu, cpu_mounts, open_cpu
 from koordebpf.kernel.bpf import cpu_iter
 from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, support_of_cpu_pass
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from koordebpf.policy.predict.backtest import Backtest, Interval, Row, Seen, backtest, intervals, series_intervals
-from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.state.prediction.models import Usage
+from koordebpf.jobs.prediction.backtest import Backtest, Interval, Row, Seen, backtest, intervals, series_intervals
+from koordebpf.jobs.prediction.models import Usage
+from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.state.series.node import node_series
 from koordebpf.units import GIB, NS_PER_S
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from koordebpf.jobs.prediction.predict import predict, predicted_pod
+from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.kube.cache.objects import Node, Pod
-from koordebpf.policy.predict.pods import predicted_pod
-from koordebpf.policy.predict.predictors import predict
-from koordebpf.policy.predict.settings import PredictionSettings
 from koordebpf.state.pods.facts import pod_facts
-from koordebpf.state.prediction.values import Amounts
+from koordebpf.state.prediction import Amounts
 
 # Made by koordinator v1.8.0's own pkg/koordlet/prediction: the Node, the pods and a peak of each model, at random, and
 # the result of its ProdReclaimablePredictor with a cold start of 24 h and a margin of 10 %.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koordebpf.policy.node_metric.sending import status_patch
-from koordebpf.policy.node_metric.settings import NodeMetricSettings
-from koordebpf.policy.node_metric.settled import limits, settled
+from koordebpf.jobs.node_metric.sending import limits, settled, status_patch
+from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.state.series import kinds
 from koordebpf.units import GIB
 from tests.unit.policy.test_node_metric_status import Samples, pod, status

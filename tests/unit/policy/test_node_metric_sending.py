@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
+from koordebpf.jobs.node_metric.sending import Hold, Limits, OtherWriter, Report, Send, Sending, limits, settled
+from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
-from koordebpf.policy.node_metric.other_writer import OtherWriter
-from koordebpf.policy.node_metric.sending import Hold, Report, Send, Sending
-from koordebpf.policy.node_metric.settings import NodeMetricSettings
-from koordebpf.policy.node_metric.settled import Limits, limits, settled
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.support.json_patch import applied
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from koordebpf.jobs.node_metric.render import Rendering, Reported, with_prediction
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
-from koordebpf.policy.node_metric.render import Rendering, Reported, with_prediction
 from koordebpf.quantity import cpu_text, memory_text
 from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.pods.facts import PodFacts, pod_facts
-from koordebpf.state.prediction.values import Amounts, ProdPrediction
+from koordebpf.state.prediction import Amounts, ProdPrediction
 from koordebpf.state.series import kinds
 from koordebpf.state.series.kinds import SeriesKey
 from koordebpf.state.series.store import SeriesStore

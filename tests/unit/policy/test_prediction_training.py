@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from koordebpf.policy.predict.training import (
+from koordebpf.jobs.prediction.models import BAND_UIDS, Usage
+from koordebpf.jobs.prediction.predict import (
     checkpointed,
     due_for_checkpoint,
     expired,
@@ -16,8 +17,7 @@ from koordebpf.policy.predict.training import (
     trained,
     without,
 )
-from koordebpf.state.prediction.models import BAND_UIDS, Usage
-from koordebpf.state.prediction.values import HalfLives
+from koordebpf.state.prediction import HalfLives
 from koordebpf.state.series.node import node_series
 from koordebpf.units import GIB, NS_PER_S
 

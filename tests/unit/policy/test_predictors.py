@@ -6,15 +6,23 @@ import math
 
 import pytest
 
+from koordebpf.jobs.prediction.models import Usage
+from koordebpf.jobs.prediction.predict import (
+    LEAST,
+    POD,
+    PRIORITY,
+    PredictedPod,
+    node_allocatable,
+    peak_of,
+    predict,
+    predicted_pod,
+    trained,
+)
+from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.kube.cache.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.kube.cache.objects import ResourceRequirements as Resources
-from koordebpf.policy.predict.pods import PredictedPod, predicted_pod
-from koordebpf.policy.predict.predictors import LEAST, POD, PRIORITY, node_allocatable, peak_of, predict
-from koordebpf.policy.predict.settings import PredictionSettings
-from koordebpf.policy.predict.training import trained
 from koordebpf.state.pods.facts import pod_facts
-from koordebpf.state.prediction.models import Usage
-from koordebpf.state.prediction.values import Amounts, ProdPrediction
+from koordebpf.state.prediction import Amounts, ProdPrediction
 from koordebpf.units import GIB, NS_PER_S
 
 SETTINGS = PredictionSettings()

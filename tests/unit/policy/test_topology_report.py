@@ -9,20 +9,20 @@ import msgspec
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.cgroup.files import parse_cpu_list
-from koordebpf.kube.cache.kubelet_config import KubeletConfig
-from koordebpf.kube.cache.objects import Node, Pod
-from koordebpf.policy.topology.merge import MANAGED_BY, difference, merged, new_topology
-from koordebpf.policy.topology.report import (
+from koordebpf.jobs.node_topology.merge import MANAGED_BY, difference, merged, new_topology
+from koordebpf.jobs.node_topology.report import (
     BASIC_INFO_ANNOTATION,
     CPU_TOPOLOGY_ANNOTATION,
+    NUMA_RESERVATION_LABEL,
     Known,
     Report,
     take_by_topology,
     topology_policy,
     topology_report,
 )
-from koordebpf.policy.topology.zones import NUMA_RESERVATION_LABEL
+from koordebpf.kernel.cgroup.files import parse_cpu_list
+from koordebpf.kube.cache.kubelet_config import KubeletConfig
+from koordebpf.kube.cache.objects import Node, Pod
 from koordebpf.quantity import memory_text, quantity_bytes
 from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,

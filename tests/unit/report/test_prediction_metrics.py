@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.report.prom.koordlet import KoordletMetrics, prediction_families
-from koordebpf.state.prediction.values import Amounts, LatestPrediction, ProdPrediction
+from koordebpf.state.prediction import Amounts, LatestPrediction, ProdPrediction
 from koordebpf.units import NS_PER_S
 
 NOW_NS = 1060 * NS_PER_S

@@ -14,13 +14,13 @@ from click.testing import CliRunner
 
 from koordebpf.cli.metrics import metrics
 from koordebpf.errors import ConfigError
+from koordebpf.jobs.series.snapshot import SnapshotWriter
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer
 from koordebpf.report.series import series_answer
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU, POD_MEMORY, POD_PSI
 from koordebpf.state.series.selector import selector_of, selector_text
 from koordebpf.state.series.store import SeriesStore
-from koordebpf.store.series import SnapshotWriter
 from koordebpf.units import GIB, NS_PER_S
 
 HOSTILE = 'a"\\\x1b]0;pwn\x07'

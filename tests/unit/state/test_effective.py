@@ -9,10 +9,10 @@ import pytest
 
 from koordebpf.controller.batch.facts import pod_record
 from koordebpf.errors import ConfigError
+from koordebpf.jobs.prediction.predict import predicted_pod
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.plugins.given_source import given_pod
 from koordebpf.kube.plugins.pods import pod_bytes
-from koordebpf.policy.predict.pods import predicted_pod
 from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.hook_pods import hook_pod

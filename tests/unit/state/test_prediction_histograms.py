@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.state.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS
-from koordebpf.state.prediction.checkpoint import HistogramCheckpoint, decode_checkpoint, encode_checkpoint
-from koordebpf.state.prediction.models import YEAR_ONE_NS, Histogram, Model, empty_model, restored_model
-from koordebpf.state.prediction.values import Amounts, HalfLives
+from koordebpf.jobs.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS
+from koordebpf.jobs.prediction.checkpoint import HistogramCheckpoint, decode_checkpoint, encode_checkpoint
+from koordebpf.jobs.prediction.models import YEAR_ONE_NS, Histogram, Model, empty_model, restored_model
+from koordebpf.state.prediction import Amounts, HalfLives
 from koordebpf.units import MIB, NS_PER_S
 
 # Made by koordinator v1.8.0's own pkg/util/histogram: samples of a fixed formula, and what its histograms say of them.

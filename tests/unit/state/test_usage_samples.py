@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from koordebpf.jobs.usage_series.groups import GroupKeys, Samples, system_samples
 from koordebpf.state.series.kinds import BE_CPU, KINDS
-from koordebpf.state.usage.samples import GroupKeys, Samples, system_samples
 
 GROUPS = {1: ("pod", "uid-1"), 2: ("container", "c1"), 3: ("host_application", "nginx"), 4: ("best_effort", "")}
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.policy.predict.training import trained
-from koordebpf.state.prediction.checkpoint import encode_checkpoint
-from koordebpf.state.prediction.models import Usage
-from koordebpf.state.prediction.values import HalfLives
-from koordebpf.store import checkpoints as module
-from koordebpf.store.checkpoints import CheckpointFolder, CheckpointKeeper, Found, newest, read_checkpoints
+from koordebpf.jobs.prediction import keeper as module
+from koordebpf.jobs.prediction.checkpoint import encode_checkpoint
+from koordebpf.jobs.prediction.keeper import CheckpointFolder, CheckpointKeeper, Found, newest, read_checkpoints
+from koordebpf.jobs.prediction.models import Usage
+from koordebpf.jobs.prediction.predict import trained
+from koordebpf.state.prediction import HalfLives
 from koordebpf.units import NS_PER_S
 
 HALF_LIVES = HalfLives(12 * 3600 * NS_PER_S, 24 * 3600 * NS_PER_S)

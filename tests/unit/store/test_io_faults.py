@@ -16,12 +16,13 @@ from koordebpf.act.writer import journal as journal_module
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Original
 from koordebpf.errors import ActuationError
+from koordebpf.jobs.prediction.keeper import CheckpointFolder
+from koordebpf.jobs.series.snapshot import SnapshotWriter, read_store
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.view import PastEviction
 from koordebpf.store.budget import KeptBudget
-from koordebpf.store.checkpoints import CheckpointFolder
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.outputs.rotated_file import RotatedFile
 from koordebpf.store.pod_list import KeptList
@@ -29,7 +30,6 @@ from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import RingFolder, Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.values import Pace
-from koordebpf.store.series import SnapshotWriter, read_store
 from koordebpf.store.shadow.kept_week import WeekKeeper, read_week
 from koordebpf.store.wal import InFlight
 from koordebpf.units import MIB, NS_PER_S

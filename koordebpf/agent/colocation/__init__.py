@@ -1,1 +1,0 @@
-"""What colocation needs of a node beside eviction and suppression: usage series, prediction and reports."""

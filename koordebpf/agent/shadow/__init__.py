@@ -1,1 +1,0 @@
-"""Shadow mode in the agent: configurations that are judged on its rounds, and never act."""

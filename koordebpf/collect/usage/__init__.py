@@ -1,1 +1,0 @@
-"""Measures what node, pods, containers and host applications use, once a second, for the node's series."""

@@ -1,0 +1,1 @@
+"""Counters of hardware: instructions of CPUs, GPUs, cold memory."""

@@ -1,0 +1,1 @@
+"""NodeResourceTopology: the CPUs and NUMA nodes of this node, and what is reserved of them."""

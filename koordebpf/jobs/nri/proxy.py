@@ -1,0 +1,27 @@
+"""Opens the server that koord-runtime-proxy asks, where it stands between kubelet and container runtime.
+
+Source: koordinator pkg/koordlet/runtimehooks/proxyserver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from koordebpf.jobs.nri.answers import AnswersJob, open_answers, report, run_first
+from koordebpf.kube.runtime_proxy.server import RuntimeProxyServer
+
+if TYPE_CHECKING:
+    from koordebpf.runner.context import NodeContext
+
+
+def open_runtime_proxy(node: NodeContext) -> AnswersJob:
+    """Serve from a thread of its own until the stack is closed."""
+    config = node.config
+    answers, rules = open_answers(node)
+    begin = run_first if config.lock_memory else None
+    server = node.stack.enter_context(RuntimeProxyServer(config.runtime_proxy, answers, begin))
+    job = AnswersJob("runtime proxy", server, answers, rules)
+    # Both have koordlet's metric: it is the runtime's own where that asks.
+    has_koordlets_name = config.koordinator_metrics and not config.nri.enabled
+    report(job, answers, "runtime_proxy", node, has_koordlets_name=has_koordlets_name)
+    return job

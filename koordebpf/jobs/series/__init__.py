@@ -1,0 +1,1 @@
+"""Series that outlive the agent: a snapshot on disk."""

@@ -1,0 +1,1 @@
+"""Shadow mode: what other configurations would have decided, judged beside each round."""

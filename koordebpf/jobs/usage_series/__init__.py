@@ -1,0 +1,1 @@
+"""What pods, their containers and the node used over time, and how long they stalled."""

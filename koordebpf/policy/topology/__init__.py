@@ -1,1 +1,0 @@
-"""What NodeResourceTopology says of a node. Pure."""

@@ -1,1 +1,0 @@
-"""Peaks of usage predicted from decaying histograms: the numbers, the histograms and the models of a node. Pure."""
