@@ -43,6 +43,8 @@ MACHINES = {
     "koordebpf/kernel/": ("5.10 v2", "7 v2"),
     "koordebpf/act/writer/": ("6.12 writes",),
     "koordebpf/collect/": ("6.1 v1", "6.12 v2"),
+    "koordebpf/jobs/": ("6.1 v1", "6.12 v2"),
+    "koordebpf/strategies/": ("6.1 v1", "6.12 v2"),
     "koordebpf/policy/suppress/": ("6.12 writes",),
     "tests/vm/": ("6.1 v2",),
 }

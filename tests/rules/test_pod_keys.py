@@ -76,7 +76,7 @@ def test_conditions_of_pods_are_read_by_a_name_that_is_known() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in MODULES
-        if path.relative_to(ROOT).parts[1] in ("attribution", "policy", "state")
+        if path.relative_to(ROOT).parts[1] in ("attribution", "decision", "jobs", "policy", "state", "strategies")
         and "status.conditions" in path.read_text()
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr == "type"
