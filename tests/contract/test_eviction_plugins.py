@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from koordebpf.agent.katalyst.sockets import EvictionPlugins
+from koordebpf.agent.katalyst.plugins import EvictionPlugins
 from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.katalyst.state import RemoteCall

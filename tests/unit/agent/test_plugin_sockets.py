@@ -12,7 +12,7 @@ from koordebpf.slo.katalyst.access import Validation
 from koordebpf.state.katalyst.measured import KatalystFacts
 
 if TYPE_CHECKING:
-    from koordebpf.agent.katalyst.sockets import EvictionPlugins
+    from koordebpf.agent.katalyst.plugins import EvictionPlugins
     from koordebpf.policy.katalyst.state import RemoteCall
 
 CALL = cast("RemoteCall", "a call")
