@@ -31,6 +31,7 @@ from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
 from koordebpf.strategies.memory_qos.values import MemoryQosView, memory_qos_view
 
 _NOT_MEASURED = (PodFacts, PodTerms, PluginAnswer)  # what pods ask for, and what a decision makes
+_OF_MEASUREMENTS = ("koordebpf.state.", "koordebpf.strategies.")
 _OF_OBJECTS = frozenset({"annotations", "labels", "own", "problems"})  # as a pod or NodeSLO has them
 
 
@@ -130,7 +131,7 @@ class _Watched:
 
 def _collect(kind: Any, found: dict[type[msgspec.Struct], None]) -> None:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        if kind in found or kind in _NOT_MEASURED or not kind.__module__.startswith("koordebpf.state"):
+        if kind in found or kind in _NOT_MEASURED or not kind.__module__.startswith(_OF_MEASUREMENTS):
             return
         found[kind] = None
         for field in msgspec.structs.fields(kind):
