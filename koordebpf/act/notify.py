@@ -24,6 +24,14 @@ _QUEUED = 200  # Why: a notice for each pod of a node; what does not fit is sent
 _CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
 
 
+# The directories in which pods find the notice of a soft eviction: one for each pod that wants it.
+#
+# A pod mounts its own directory and may write there what it likes, so that nothing below it is trusted: no link is
+# followed, and no file is opened that could block or that is not a plain one.
+#
+# Source: katalyst-core pkg/agent/evictionmanager/podnotifier.
+
+
 class NoticeFolders:
     """One directory a pod below `root`, which must belong to root alone.
 

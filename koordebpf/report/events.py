@@ -34,6 +34,11 @@ _TIMEOUT_S = 5.0
 CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
 
 
+# Events of pods that Katalyst's plugins ask for, with Katalyst's reasons.
+#
+# Source: katalyst-core pkg/agent/evictionmanager/podkiller and podnotifier.
+
+
 def killer_event(victim: Victim, outcome: Outcome) -> PodEvent | None:
     """Return the Event of an eviction that was tried; None where nothing was tried or the answer is outstanding.
 

@@ -24,6 +24,11 @@ DEFAULT_WINDOW_NS: Final = 300 * NS_PER_S
 _TOO_LONG_NS: Final = 10**18
 
 
+# Reads the series from another thread than the loop's, to which they belong.
+#
+# The reader looks whether the store changed while it was read, and reads again if it did.
+
+
 def read_window(store: SeriesStore, key: SeriesKey, now_ns: int, window_ns: int) -> Window:
     """Return the samples within `window_ns` before `now_ns`; none where the store did not come to rest in 50 ms."""
     for _ in range(_TRIES):

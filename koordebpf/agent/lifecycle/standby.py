@@ -29,6 +29,12 @@ _LOOK_EVERY_S = 0.05
 _IN_MEMORY = (None, "tmpfs", "ramfs")  # None: not known
 
 
+# Report state left by a previous agent (frozen pods, written files), and thaw what it froze.
+#
+# For an agent that only watches. A pod that was frozen in the middle of a kill neither runs nor dies: it is thawed, by
+# the write-ahead log of the previous agent. That evicts no pod. All else is left to an agent that may write.
+
+
 def left_behind(folder: Path) -> tuple[str, ...]:
     """Thaw who was left frozen by a kill; return sentences that say what is left and what ends it.
 

@@ -57,6 +57,11 @@ log = logging.getLogger(__name__)
 Work = Callable[[], None]
 
 
+# What plugins outside the process answer, from bytes to values. Whatever cannot be used is a problem in a sentence.
+#
+# A plugin is another program: its numbers, names and texts are checked, and bounded, before a frame has them.
+
+
 def thresholds_answer(plugin: str, met: Answered, evict: Answered) -> PluginAnswer:
     """Return what ThresholdMet and GetEvictPods of a plugin said; of a call that failed, why."""
     problems: list[str] = []

@@ -37,6 +37,11 @@ _TRUST_NS: Final = 30 * NS_PER_S  # a write shows in the watch long before; then
 _NOT_URGENT: Final = 3
 
 
+# The NodeMetric of each Node: there while colocation is on for it, and its agent is asked for what the strategy says.
+#
+# Source: koordinator pkg/slo-controller/nodemetric/nodemetric_controller.go.
+
+
 class MetricStep(msgspec.Struct, frozen=True):
     """What is to be done with a NodeMetric: `verb` create, update or delete, and the object to send."""
 
@@ -73,6 +78,11 @@ def _collect_policy(computed: Computed) -> CollectPolicy:
 def _wanted(computed: Computed, current: WrittenMetric | None) -> WrittenMetric:
     meta = owned_by(computed.node, current.metadata if current else None)
     return WrittenMetric(meta, NodeMetricSpec(_collect_policy(computed)))
+
+
+# Batch resources of NUMA zones, in the NodeResourceTopology of a Node: when they are to be written, and how.
+#
+# Source: koordinator pkg/slo-controller/noderesource/plugins/util/util.go, UpdateNRTZoneListIfNeeded.
 
 
 def wanted_zones(computed: Computed) -> dict[str, int]:

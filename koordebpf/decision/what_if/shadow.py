@@ -29,6 +29,11 @@ EVERY_NS = 100 * NS_PER_MS
 _EARLY_NS = 5 * NS_PER_MS
 
 
+# One configuration's evictions beside those of the acting one, kubelet's threshold and OOM kills. Pure.
+#
+# `week.DEFINITIONS` has a sentence for each count; five minutes after an eviction it is known whether it was needless.
+
+
 class Happened(msgspec.Struct, frozen=True):
     """What became of the real node since the round before.
 

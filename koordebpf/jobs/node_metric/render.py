@@ -36,6 +36,12 @@ _MOST_NUMA_NODES: Final = 1024  # CONFIG_NODES_SHIFT is 10 at most
 _PODS_A_STEP: Final = 8  # Why: 0.3 ms, and the loop's thread is wanted each millisecond under pressure
 
 
+# GPUs in the usages of a NodeMetric. Pure.
+#
+# Source: koordinator pkg/koordlet/statesinformer/impl/states_nodemetric.go, collectNodeGPUMetric;
+# apis/scheduling/v1alpha1/device_types.go; apis/extension/device_share.go.
+
+
 class Devices:
     """What a node and its pods use of GPUs: averages over a window of what the collector of GPUs appended.
 

@@ -28,7 +28,6 @@ from koordebpf.slo.node_metric import CollectPolicy, collect_policy
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.clock import Clock
     from koordebpf.collect.cluster_view import Known
     from koordebpf.jobs.node_metric.publish import NodeMetricReporter
     from koordebpf.report.beside import Beside, Families

@@ -44,6 +44,12 @@ _SLOW_TIMES: Final = 3.0  # of what the last answer took
 Held = Literal["unread", "absent", "other", "quiet", "pace"]
 
 
+# Whether another program writes the status of this node's NodeMetric: koordlet, as a rule. Pure.
+#
+# The API server notes who wrote last, and when, in metadata.managedFields. Its clock and the node's may differ: after
+# the first look only changes count, by the node's own clock.
+
+
 class OtherWriter:
     """Remembers when another program has reported last.
 
@@ -101,6 +107,12 @@ def _seconds(time: str) -> float:
         return datetime.fromisoformat(time).timestamp()
     except ValueError:
         return 0.0
+
+
+# Which values of a new status are worth sending: those that moved, and as many more as sums need. Pure.
+#
+# What did not move stays as the server has it, so that each value is right within its limit, and so is the sum of all
+# pods of a priority class: small errors of many pods in one direction do not add up.
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -215,6 +227,15 @@ def _with_right_sums(made: list[Json], new: list[Json], within: Limits) -> list[
             out[index] = out[index] | {"podUsage": usage}
             off -= error
     return out
+
+
+# The shortest JSON Patch from the status that the server has to the one that it should have. Pure.
+#
+# A merge patch replaces a list as a whole, and podsMetric is most of a NodeMetric; a JSON Patch replaces one value of
+# one pod. Places in a list are numbers, so that a patch is right for one version of the object alone: it names that
+# version, and the server refuses it (409) where another wrote meanwhile.
+#
+# Source: RFC 6902; k8s.io/apiserver pkg/endpoints/handlers/patch.go.
 
 
 def status_patch(version: str, base: Any, target: Json) -> bytes:

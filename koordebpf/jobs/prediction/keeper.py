@@ -25,6 +25,11 @@ _MOST_FILES: Final = 20_000  # Why: more than ten times what a node can run
 _UID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # a UID of a static pod comes from a file
 
 
+# Models of prediction in files, one for each UID, as koordlet keeps them; and koordlet's own, which are only read.
+#
+# A file is complete or not there: it is written beside its place, synced, and renamed.
+
+
 class Found(msgspec.Struct, frozen=True):
     """What the folders hold of the UIDs that were asked for, by UID; and a sentence for each file that is unusable."""
 

@@ -92,6 +92,11 @@ def _created_s(pod: Pod) -> float | None:
         return None
 
 
+# One step of the models: what was used in the last interval becomes one more sample of each.
+#
+# Source: koordinator pkg/koordlet/prediction/predict_server.go.
+
+
 def pod_usage(series: NodeSeries, uid: str, now_ns: int, window_ns: int) -> Usage | None:
     """Return the p90 of what a pod used in the window; None: CPU or memory was not measured in it."""
     return _usage(series, (POD_CPU, uid), (POD_MEMORY, uid), now_ns, window_ns)
@@ -193,6 +198,11 @@ def _usage(series: NodeSeries, cpu: SeriesKey, memory: SeriesKey, now_ns: int, w
 
 def _is_possible(value: float, most: float) -> bool:
     return math.isfinite(value) and value <= most
+
+
+# What prod pods request and will not use, and what they will use at most: two predictors and the more careful of both.
+#
+# Source: koordinator pkg/koordlet/prediction/peak_predictor.go.
 
 
 class Predicted(msgspec.Struct, frozen=True):

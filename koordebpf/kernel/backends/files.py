@@ -42,6 +42,13 @@ _LOOK_NS = 100 * NS_PER_MS
 _COMPARE_NS = 30 * NS_PER_S
 
 
+# Time lost to memory in each cgroup, from the totals of the memory.pressure files; without them, counts of limit hits.
+#
+# The kernel does not tell there whose shortage it was. What is known besides decides, for each interval and leaf
+# cgroup: the cgroup or one above it hit its limit: `limit`; else the machine (or the node's own limit) reclaimed
+# directly: `global`; else it compacted: `compaction`; else `other_global`, which is refault and swap-in.
+
+
 class _Account:
     __slots__ = ("changed_ns", "counts", "some_ns", "times_ns", "total_us")
 

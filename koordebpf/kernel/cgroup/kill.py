@@ -43,6 +43,12 @@ _MONITORS_NS = 1_000 * NS_PER_MS  # Why: a monitor on a busy node reports its co
 _FIRST_LOOK = 512
 
 
+# The monitors of a pod's containers: `conmon`, which CRI-O may keep in a cgroup of its own beside each of them.
+#
+# A monitor is its container's parent. It writes down how that ended, and only then does CRI-O, and through it the
+# kubelet, know that it has: where the monitor dies first, the pod is taken to run until its object is deleted.
+
+
 def killed_beside_monitors(pod_fd: int, most: int) -> bool:
     """Write cgroup.kill of every cgroup in the pod's but those of monitors, where it has at most so many.
 

@@ -48,6 +48,13 @@ _EMPTY = b""
 _SAID = 300  # characters of what a runtime says of itself
 
 
+# ttrpc on a multiplexed connection, without its socket: bytes in, messages out, and the reverse.
+#
+# Shape:   a frame is connection ID and length, 4 bytes each, then bytes of that connection; in those a message is
+#          length and stream ID, 4 bytes each, type and flags, one each, then its data. All big endian.
+# Source:  containerd/nri pkg/net/multiplex/mux.go; containerd/ttrpc PROTOCOL.md, channel.go.
+
+
 class Message(NamedTuple):
     """One message. `data` is None of one that exceeds `MOST_DATA`: it was dropped."""
 

@@ -31,6 +31,13 @@ from koordebpf.kube.plugins.pods import POD_TABLE
 _MOST_PODS = 2000  # Why: four times what a kubelet may run
 
 
+# Pods as a Katalyst agent gives them to a plugin: bytes of core/v1, of which what a decision needs is read.
+#
+# The bytes stay as they are: a plugin sends them back unchanged.
+#
+# Source: k8s.io/api core/v1 generated.proto; k8s.io/apimachinery meta/v1 and api/resource generated.proto.
+
+
 def given_pod(data: bytes) -> Pod:
     """Return what is read of a Pod.
 

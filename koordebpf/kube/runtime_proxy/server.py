@@ -77,6 +77,14 @@ _MODE = 0o644  # Why: koordlet's; the proxy may run as another user
 _POLICIES = {"ignore": "Ignore", "fail": "Fail"}
 
 
+# The methods of RuntimeHookService: a request, and the response that koord-runtime-proxy lays over the kubelet's.
+#
+# The proxy takes CPUs and oom_score_adj of a response as they are, also where they are empty or 0: a response begins as
+# a copy of its request.
+#
+# Source: koordinator apis/runtime/v1alpha1/api.proto; pkg/runtimeproxy/resexecutor/cri/utils.go.
+
+
 class HookService:
     """Answers by what `answering` decides.
 

@@ -52,6 +52,11 @@ ASKED_PODS: Mapping[Mode, Dimension] = {
 }
 
 
+# The round of plugins outside the process: a call for thresholds, then one for the pods of those that last. Pure.
+#
+# A call is made by the agent beside the loop; its answers are in a later frame. So no plugin holds a round up.
+
+
 class Outside(msgspec.Struct, frozen=True):
     """Where the round stands, the call that is to be made now, and the answers of a round that ends now."""
 

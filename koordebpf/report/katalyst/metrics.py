@@ -51,6 +51,12 @@ _MAX_CONDITIONS = 64
 _ROUND_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
+# Katalyst's own names of what its eviction manager counts, for dashboards that were made for katalyst-agent.
+#
+# Names and labels are Katalyst's. What Katalyst stores as a raw value is a gauge of the last round. What it counts has
+# no type here: a counter's name would have to end in _total.
+
+
 class KatalystNames:
     """Values under Katalyst's names. The loop sets them, scrapes read copies.
 

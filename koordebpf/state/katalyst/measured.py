@@ -20,6 +20,14 @@ REPORT_CNR_TAINT = "eviction_manager_report_cnr_taint"
 NOTIFY = "pod_notifier"
 
 
+# What an eviction plugin answers: the messages of evictionplugin.v1alpha1 as values.
+#
+# A plugin's answer is a measurement: it is in the round's frame, so that a replay decides from the same. The plugins of
+# this agent give the same values without a wire.
+#
+# Source: katalyst-api pkg/protocol/evictionplugin/v1alpha1/api.proto.
+
+
 class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A condition of the node that is met, and the taint effects it asks for.
 
@@ -83,6 +91,11 @@ class PluginAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     conditions: tuple[Condition, ...] = ()
     top: TopPods | None = None
     problem: str | None = None
+
+
+# What a plugin is asked for pods with, and the records of candidates: budgets and past evictions. Values only.
+#
+# Source: katalyst-api pkg/protocol/evictionplugin/v1alpha1/api.proto, EvictionRecord.
 
 
 class PastBucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -34,6 +34,11 @@ class BlockIOSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kubelet_dir: str = "/var/lib/kubelet"
 
 
+# What a pod's annotation asks for of block devices: limits of its own.
+#
+# Source: koordinator apis/slo/v1alpha1, AnnotationPodBlkioQoS and BlkIOQOS.
+
+
 class _BlkIOQOS(msgspec.Struct):
     blocks: tuple[Block, ...] | None = None
 

@@ -49,6 +49,11 @@ class BurstSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pod_annotations: bool = True
 
 
+# Annotation cpuBurst: what a pod asks for in place of the node's CPU burst strategy.
+#
+# Source: koordinator apis/slo/v1alpha1/pod.go, GetPodCPUBurstConfig.
+
+
 def pod_cpu_burst(
     node: CPUBurstStrategy, annotations: Mapping[str, str]
 ) -> tuple[CPUBurstStrategy, ConfigError | None]:

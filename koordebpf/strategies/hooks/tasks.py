@@ -39,6 +39,12 @@ def processes_in(directory: Path) -> tuple[int, set[int]] | None:
         os.close(fd)
 
 
+# Gives the tasks of containers core scheduling cookies, one for each group, and takes them away again.
+#
+# New tasks of a container have the cookie of the task that made them. What was given is on disk; an agent that is
+# killed between the two leaves a cookie that keeps one process off the cores of others.
+
+
 class _Given(msgspec.Struct, frozen=True):
     inode: int  # of the container's directory
     cookie: int
@@ -139,6 +145,12 @@ class CoreCookies:
     def _say(self, setting: TaskSetting, result: WriteResult, now_ns: int, detail: str = "") -> None:
         values = None, f"cookie of {setting.value}"
         self._reports.report(setting, self._mount_point / setting.path, values, result, now_ns, detail)
+
+
+# Sets oom_score_adj of the processes of containers, and puts back what they had.
+#
+# A process inherits it from the one that made it, so that one number for each container says what they all had. It is
+# on disk before the first process is changed.
 
 
 class _Score(msgspec.Struct, frozen=True):

@@ -99,6 +99,11 @@ def in_effect(levels: Iterable[ProtectedLevel]) -> int | None:
     return effective
 
 
+# Bytes of the files: what is protected, where reclaim begins, and how much page cache a pod may have.
+#
+# Source: koordinator pkg/koordlet/qosmanager/plugins/cgreconcile, calculatePodResources, calculateContainerResources.
+
+
 def protected_bytes(request_bytes: int, fields: MemoryQOS) -> tuple[int | None, int | None]:
     """Return memory.min and memory.low; None: the field is not set. low is at least min, unless it is 0.
 
@@ -162,6 +167,11 @@ def page_cache_bytes(fields: MemoryQOS, limit_bytes: int, problems: list[str]) -
 
 def _percent(amount: int, percent: int | None) -> int | None:
     return None if percent is None else amount * percent // 100
+
+
+# Which fields of memoryQOS a pod has: those of its class, a policy's in their place, single ones of its annotation.
+#
+# Source: koordinator pkg/koordlet/qosmanager/plugins/cgreconcile, mergePodResourceQoSForMemoryQoS.
 
 
 def pod_fields(pod: MemoryPod, rules: MemoryQosRules) -> PodQos:

@@ -51,6 +51,11 @@ class MemoryQosSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     weaker_annotations: bool = False
 
 
+# A pod's annotation koordinator.sh/memoryQOS: a policy, and fields that replace those of its class.
+#
+# Source: koordinator apis/slo/v1alpha1 PodMemoryQOSConfig, and the annotation's name in pod.go.
+
+
 class PodMemoryQOS(MemoryQOS, frozen=True, omit_defaults=True):
     """What the annotation says; `enable` has no meaning here.
 

@@ -157,8 +157,6 @@ class ReclaimRunner(StrategyRunner[ReclaimMeasured, ReclaimDecision]):
         self._collector.close()
 
     def _jobs(self, made: ReclaimDecision, now_ns: int) -> list[ReclaimJob]:
-        from koordebpf.act.reclaimer import ReclaimJob
-
         mount_point, jobs = self._collector.mount_point, list[ReclaimJob]()
         for order in made.orders:
             names = self._index.names_to_act_on(order.uid)

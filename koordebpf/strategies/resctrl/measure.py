@@ -152,6 +152,12 @@ def _listed(tasks: Path) -> set[int]:
         os.close(fd)
 
 
+# Reads what resctrl's monitoring says of the groups of QoS classes.
+#
+# Source:  Documentation/filesystems/resctrl.rst, "Resource alloc and monitor groups"; koordinator
+#          pkg/koordlet/metricsadvisor/collectors/resctrl.
+
+
 def read_monitoring(root: Path) -> tuple[MonitoredDomain, ...]:
     """Return what each cache says of each class that has a group; nothing where there is no monitoring.
 

@@ -22,6 +22,12 @@ _COLOURS = 10  # --c0 … --c9 of style.css
 _KINDS = {"decision": "decision", "oom": "OOM kill", "back": "memory back", "gap": "rounds lost"}
 
 
+# HTML as elements of the standard library's ElementTree, which escapes every text and attribute when it writes them.
+#
+# Names on a page are hostile: no part of it is put together from strings. The two elements that HTML does not escape,
+# style and script, are made by functions of their own, which refuse what would end them.
+
+
 def element(tag: str, *children: Child, **attributes: str | int | None) -> Node:
     """Return an element with these children; None is left out.
 

@@ -58,6 +58,12 @@ _KINDS = frozenset(
 _SENTENCE = "redacted"
 
 
+# Names out of a round's JSON, by keyed hashes. Pure; a name has the same hash wherever it is.
+#
+# A string stays only where `words` knows it, or where it is a number, an amount, a time or a list of CPUs. Everything
+# else is a name: what is not thought of is replaced, not kept.
+
+
 class Names:
     """Replaces names. `key` keeps others from trying out what a hash may stand for."""
 
