@@ -41,8 +41,7 @@ STRATEGIES: tuple[Strategy[Any, Any, Any], ...] = (
 
 _OTHER_GATES = {"BECPUManager": False}  # koordlet's: another agent places best-effort pods then
 
-# Of jobs beside the rounds (agent/colocation): koordlet has each of them, most without a gate. Off, since koordlet may
-# run on the node too.
+# Of jobs (koordebpf/jobs): koordlet has each of them, most without a gate. Off, since koordlet may run on the node too.
 JOB_GATES: Mapping[str, bool] = dict.fromkeys(
     (
         *("UsageSeries", "PSICollector", "CPICollector", "Accelerators", "ColdPageCollector"),

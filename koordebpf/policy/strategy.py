@@ -1,4 +1,4 @@
-"""What a strategy is: a folder of `policy/` with one of these, and a line in `decision/strategies.py`. Pure.
+"""What a strategy is: a folder of `strategies/` with one of these, and a line in `decision/strategies.py`. Pure.
 
 Its gate, settings, state, place in the plan, metrics, audit and files come from there.
 """
@@ -103,8 +103,8 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     `reads_eviction`    it is given section `eviction`, too: it chooses pods that those settings may protect.
     `annotations`       of pods, that its decision reads by their own names; `labels` the same. Recordings keep them.
     `needs`             files of the kernel and what it does with each: for `koordebpf doctor`, and a table of kernels.
-    `record`            a file in the agent's folder: what it has changed beside cgroup files. Where an agent that was
-                        killed has left it, its runner is opened to put that back, with the gate off, too.
+    `record`            a file in the agent's folder: what it has changed other than cgroup files. Where an agent that
+                        was killed has left it, its runner is opened to put that back, with the gate off, too.
     `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known. A round that it asks
                         for measures them; where they cannot be measured then, it is asked as soon as they are.
     """
@@ -137,12 +137,12 @@ class Strategy(abc.ABC, Generic[M, S, C]):
         return self.name
 
     def annotations_named(self, settings: C) -> Iterable[str]:
-        """Return the keys of pods' annotations that these settings let it read, beside `annotations`."""
+        """Return the keys of pods' annotations that these settings let it read, in addition to `annotations`."""
         return ()
 
     @property
     def run_module(self) -> str:
-        """The module beside its own whose `open_runner` returns its runner; there is none where it needs none."""
+        """The module next to its own whose `open_runner` returns its runner; there is none where it needs none."""
         return f"{type(self).__module__.rpartition('.')[0]}.run"
 
     @abc.abstractmethod

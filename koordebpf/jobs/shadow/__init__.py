@@ -1,1 +1,1 @@
-"""Shadow mode: what other configurations would have decided, judged beside each round."""
+"""Shadow mode: what other configurations would have decided, judged after each round."""

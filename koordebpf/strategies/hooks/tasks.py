@@ -1,4 +1,4 @@
-"""What processes of containers have beside cgroup files: oom_score_adj, and core scheduling cookies."""
+"""What hooks give the processes of containers: oom_score_adj, and core scheduling cookies."""
 
 from __future__ import annotations
 
