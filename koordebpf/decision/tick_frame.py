@@ -16,8 +16,6 @@ from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import Frame
 
-TICK_SCHEMA = "koordebpf.tick/v1"
-
 
 class TickSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The agent's settings that a round reads. `kill_after_ns` None: a pod that is overdue is not killed."""

@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 KEPT_DAYS = 8  # a week, and today
-MOST_CONFIGURATIONS = 4
 NEAR_S = 300  # Why: a shortage of memory is over, or has been met, within five minutes
 
 DEFINITIONS: Mapping[str, str] = {

@@ -17,7 +17,6 @@ from koordebpf.kube.cache.objects import ObjectMeta
 
 NODE_METRIC_VERSION: Final = "slo.koordinator.sh/v1alpha1"
 NODE_METRICS_PATH: Final = f"/apis/{NODE_METRIC_VERSION}/nodemetrics"
-NODE_METRICS_RESOURCE: Final = "nodemetrics.slo.koordinator.sh"
 Quantities = dict[str, str | int | float]
 
 

@@ -24,7 +24,6 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.kube.clients.protobuf import Fields, decode, encode
 from koordebpf.kube.plugins.messages import POD_MESSAGES
 
-POD_PACKAGE: Final = "k8s.io.api.core.v1"
 MAGIC: Final = b"k8s\x00"  # of every answer in protobuf, before a runtime.Unknown
 
 _CONTAINERS: Final = "*Container"

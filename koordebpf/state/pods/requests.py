@@ -25,7 +25,6 @@ RECLAIMED_MEMORY = "resource.katalyst.kubewharf.io/reclaimed_memory"
 RECLAIMED_RESOURCES = (RECLAIMED_CPU, RECLAIMED_MEMORY)
 NET_BANDWIDTH = "resource.katalyst.kubewharf.io/net_bandwidth"
 KATALYST_RESOURCES = frozenset({*RECLAIMED_RESOURCES, NET_BANDWIDTH})
-CPU_RESOURCES = frozenset({NATIVE_CPU, BATCH_CPU, MID_CPU})
 CPU_OF_BAND: Mapping[str, str] = {"koord-batch": BATCH_CPU, "koord-mid": MID_CPU}
 
 

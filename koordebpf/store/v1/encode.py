@@ -56,11 +56,6 @@ def encode_decision(decision: TickDecision) -> bytes:
     return msgspec.json.encode(said, order="deterministic")
 
 
-def node_plan_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a plan."""
-    return msgspec.json.schema(v1.NodePlan)
-
-
 def audit_json(record: AuditRecord) -> v1.AuditRecord:
     """Return an audit line as its JSON has it."""
     return v1.AuditRecord(
