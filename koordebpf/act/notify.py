@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from koordebpf.kernel.io.worker import Worker
-from koordebpf.policy.katalyst.manager import SoftNotice
+from koordebpf.policy.requests import SoftNotice
 
 NOTICE = "soft_eviction_notify"
 _SEPARATOR = "@@__@@"

@@ -14,9 +14,10 @@ from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.events import About, EventType
-from koordebpf.policy.katalyst.manager import GATE, SoftNotice
+from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Victim
+from koordebpf.policy.requests import SoftNotice
 from koordebpf.printable import printable
 from koordebpf.report.pod_event import PodEvent
 from koordebpf.state.outcome import Outcome, Result

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from koordebpf.report.pod_settings import PodLines, PodSettings, pod_settings
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, KatalystActed, RoundEnded, TickEnded
+from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, RoundEnded, StrategyActed, TickEnded
 from koordebpf.store.v1.requests import AuditedRequest, audited_request
 from koordebpf.store.write_log import AuditedWrite, audited_write
 
@@ -24,7 +24,7 @@ class Recent:
     """
 
     name = "recent"
-    takes = (FileChanged, KatalystActed, RoundEnded, TickEnded, DecisionsInterrupted)
+    takes = (FileChanged, StrategyActed, RoundEnded, TickEnded, DecisionsInterrupted)
 
     def __init__(self, plans: OpenPlans) -> None:
         self.explain: list[Callable[[], Mapping[str, PodLines]]] = []  # of each strategy, what it wants of pods by UID
@@ -44,7 +44,7 @@ class Recent:
             case FileChanged(change, wall_s):
                 self._written.append(audited_write(change, self._plans.node, wall_s))
                 self._has_written = True
-            case KatalystActed(_, news, _, wall_s) if news:
+            case StrategyActed(_, _, news, _, wall_s) if news:
                 made = (audited_request(each, self._plans.node, wall_s) for each in news)
                 self._requests = (*self._requests, *made)[-_REQUESTS:]
             case RoundEnded():

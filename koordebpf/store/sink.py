@@ -7,7 +7,7 @@ values: `_ns` is CLOCK_MONOTONIC, `wall_s` seconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Protocol, get_args
+from typing import Any, Final, Protocol, get_args
 
 import msgspec
 
@@ -19,11 +19,9 @@ from koordebpf.decision.decide_tick import TickDecision
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.events.records import OomKill
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
-from koordebpf.policy.katalyst.manager import SoftNotice
-from koordebpf.policy.katalyst.news import RequestNews
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
-from koordebpf.state.katalyst.measured import KatalystFacts
+from koordebpf.policy.requests import RequestNews, SoftNotice
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.pods.facts import PodFacts
@@ -112,10 +110,16 @@ class NoticeEnded(msgspec.Struct, frozen=True):
     wall_s: float
 
 
-class KatalystActed(msgspec.Struct, frozen=True):
-    """One round of Katalyst's eviction manager was carried out. `news`: requests that are not, each once."""
+class StrategyActed(msgspec.Struct, frozen=True):
+    """A strategy has done in a round what is no eviction and no write to a cgroup file.
 
-    facts: KatalystFacts
+    `name`  of the strategy.
+    `facts` what became of it, for the strategy's own sink.
+    `news`  what was asked of the strategy and is not carried out, each once.
+    """
+
+    name: str
+    facts: Any
     news: tuple[RequestNews, ...]
     now_ns: int
     wall_s: float
@@ -187,7 +191,7 @@ Event = (
     | OomKilled
     | StallsCharged
     | NoticeEnded
-    | KatalystActed
+    | StrategyActed
     | ExemptCounted
     | EligibilityCounted
     | ReportFailed

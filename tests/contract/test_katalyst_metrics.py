@@ -14,10 +14,10 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from koordebpf.policy.katalyst.inner import InnerSettings
-from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.katalyst.plugins.network import NetworkSettings
 from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
 from koordebpf.policy.katalyst.settings import KatalystMetricsSettings, KatalystSettings
+from koordebpf.policy.requests import SoftNotice
 from koordebpf.report.katalyst.metrics import MAX_DETAILS, MAX_PLUGINS, KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.slo.katalyst.access import Validation

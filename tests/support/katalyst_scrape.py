@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.decision.decide_tick import TickDecision, tick_view
 from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.report.http.routes import Health
@@ -19,7 +20,7 @@ from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.katalyst.measured import KatalystFacts
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import KatalystActed, RoundEnded
+from koordebpf.store.sink import RoundEnded, StrategyActed
 from tests.scenarios.test_katalyst import QUIET, Node
 from tests.support.values.builders import NOW_NS, PodAndMeasure
 
@@ -45,7 +46,7 @@ class ScrapedNode(Node):
         assert self.tick is not None
         view = tick_view(self.tick)
         self.now_ns = view.now_ns
-        self.sink.publish(KatalystActed(self.facts, (), view.now_ns + ACTED_NS, 0.0))
+        self.sink.publish(StrategyActed(KATALYST_EVICTION.name, self.facts, (), view.now_ns + ACTED_NS, 0.0))
         self.sink.publish(RoundEnded(self.tick, view, decision, SIGNALS))
         return decision
 

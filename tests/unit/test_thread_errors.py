@@ -35,7 +35,7 @@ from koordebpf.kernel.proc import core_sched
 from koordebpf.kube.http import deadlines as deadlines_module
 from koordebpf.kube.http.deadlines import OpenConnections
 from koordebpf.kube.plugins.pod_messages import PodMessages
-from koordebpf.policy.katalyst.manager import SoftNotice
+from koordebpf.policy.requests import SoftNotice
 from koordebpf.store import pod_list as list_module
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.outputs import rotated_file

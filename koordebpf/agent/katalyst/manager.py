@@ -12,10 +12,11 @@ from koordebpf.act.notify import PodNotifier
 from koordebpf.agent.katalyst.sockets import PluginSockets
 from koordebpf.collect.katalyst.collector import KatalystCollector
 from koordebpf.policy.katalyst.manager import KATALYST_EVICTION, KatalystDecision
-from koordebpf.policy.katalyst.news import ReportedRequests, RequestNews, request_news
+from koordebpf.policy.katalyst.news import ReportedRequests, request_news
 from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.policy.katalyst.plugins.system_memory import used_threshold_bytes
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
+from koordebpf.policy.requests import RequestNews
 from koordebpf.policy.strategy import Decision
 from koordebpf.runner.runner import Runner
 from koordebpf.slo.katalyst.taints import cnr_taints_of, taints_of
@@ -23,7 +24,7 @@ from koordebpf.state.katalyst.measured import REPORT_CNR_TAINT, REPORT_TAINT, Ka
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView
-from koordebpf.store.sink import KatalystActed, NoticeEnded
+from koordebpf.store.sink import NoticeEnded, StrategyActed
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Katalyst(Runner):
         collector: KatalystCollector,
         effects: KatalystEffects,
         outside: PluginSockets | None = None,
-        publish: Callable[[KatalystActed], None] = lambda _: None,
+        publish: Callable[[StrategyActed], None] = lambda _: None,
     ) -> None:
         super().__init__("Katalyst's eviction manager")
         self._settings = settings
@@ -129,7 +130,7 @@ class Katalyst(Runner):
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """Call plugins, notify pods, set the taints that the decision reports, and note when the next round is due."""
         news = self._carried_out(decisions, view)
-        self._publish(KatalystActed(self.facts, news, time.monotonic_ns(), time.time()))
+        self._publish(StrategyActed(KATALYST_EVICTION.name, self.facts, news, time.monotonic_ns(), time.time()))
 
     # The requests that are not carried out, each once.
     def _carried_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> tuple[RequestNews, ...]:

@@ -32,6 +32,7 @@ from koordebpf.policy.katalyst.requests import NO_CANDIDATE, Asked, Refused, Req
 from koordebpf.policy.katalyst.settings import KatalystSettings, is_listed
 from koordebpf.policy.katalyst.state import ManagerState, RemoteCall, RemoteRound
 from koordebpf.policy.plan import Candidate, Holding
+from koordebpf.policy.requests import SoftNotice
 from koordebpf.policy.strategy import Decision, Demand, Ranking, Strategy
 from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.amount import MEMORY, Dimension, Resource, Unit
@@ -124,16 +125,6 @@ def _with_top(answer: PluginAnswer, top: PluginAnswer | None) -> PluginAnswer:
     if top is None:
         return answer
     return replace(answer, top=top.top or TopPods(()), problem=answer.problem or top.problem)
-
-
-class SoftNotice(NamedTuple):
-    """A pod that is asked to leave by itself, by which plugin and why."""
-
-    namespace: str
-    name: str
-    plugin: str
-    reason: str
-    uid: str
 
 
 class KatalystDecision(Decision[ManagerState], frozen=True, kw_only=True):

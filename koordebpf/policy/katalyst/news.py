@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from koordebpf.policy.katalyst.requests import Requests
+from koordebpf.policy.requests import RequestNews
 from koordebpf.state.view import MINUTE_NS, PodView
 
 _MOST_A_MINUTE = 20  # Why: a plugin that names other pods each round is not to fill the audit: 9 MB a day at most
@@ -21,18 +22,6 @@ class RequestKey(NamedTuple):
     plugin: str
     uid: str
     code: str
-
-
-class RequestNews(msgspec.Struct, frozen=True):
-    """One request that is not carried out. `namespace` and `name` are "" where no such pod is known."""
-
-    plugin: str
-    uid: str
-    namespace: str
-    name: str
-    outcome: Literal["refused", "dry_run"]
-    code: str
-    reason: str
 
 
 class ReportedRequests(msgspec.Struct, frozen=True):

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 
 from koordebpf.policy.katalyst.inner import INSIDE
-from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision, SoftNotice
+from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
 from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.memory import OutcomeArrived
+from koordebpf.policy.requests import SoftNotice
 from koordebpf.report.http.routes import Health
 from koordebpf.report.katalyst.checks import KatalystChecks
 from koordebpf.report.katalyst.metrics import KatalystMetrics, KatalystNames, KatalystNow
@@ -18,7 +19,7 @@ from koordebpf.slo.katalyst.access import Validation
 from koordebpf.state.katalyst.measured import KatalystFacts
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import Event, KatalystActed, NoticeEnded, RoundEnded
+from koordebpf.store.sink import Event, NoticeEnded, RoundEnded, StrategyActed
 
 _MOST_REMEMBERED = 500  # victims and the plugins that asked for them. Why: ten full bursts a minute, for a quarter hour
 _ENDS = {Result.DONE: "succeeded", Result.GONE: "succeeded", Result.REFUSED: "failed", Result.FAILED: "failed"}
@@ -28,7 +29,7 @@ class KatalystSink:
     """Takes each round and what became of it. It is there only where the feature gate is on."""
 
     name = "katalyst"
-    takes = (KatalystActed, RoundEnded, OutcomeArrived, NoticeEnded)
+    takes = (StrategyActed, RoundEnded, OutcomeArrived, NoticeEnded)
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class KatalystSink:
     def publish(self, event: Event) -> None:
         """Bring checks and metrics up to date."""
         match event:
-            case KatalystActed(facts, _, now_ns):
+            case StrategyActed(name, facts, _, now_ns) if name == KATALYST_EVICTION.name:
                 self._acted_ns = now_ns
                 self._checks.acted(facts, now_ns)
                 self._take_facts(facts)

@@ -25,13 +25,13 @@ from koordebpf.store.sink import (
     EligibilityCounted,
     Event,
     FileChanged,
-    KatalystActed,
     MemoryReleased,
     OomKilled,
     PlanDecided,
     ProblemsSeen,
     ReleaseOverdue,
     RoundEnded,
+    StrategyActed,
     TickEnded,
 )
 from koordebpf.store.v1.requests import request_sentence
@@ -51,7 +51,7 @@ class LogSink:
         MemoryReleased,
         ReleaseOverdue,
         FileChanged,
-        KatalystActed,
+        StrategyActed,
         ProblemsSeen,
         OomKilled,
         EligibilityCounted,
@@ -85,7 +85,7 @@ class LogSink:
                 self._say(f"late:{entry.uid}", sentence, now_ns)
             case FileChanged(change):
                 self._changed(change)
-            case KatalystActed(_, news, now_ns):
+            case StrategyActed(_, _, news, now_ns):
                 for each in news:
                     self._say(f"request:{each.plugin}:{each.uid}:{each.code}", request_sentence(each), now_ns)
             case ProblemsSeen(by_reason, now_ns):

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.policy.katalyst.news import RequestNews
+from koordebpf.policy.requests import RequestNews
 
 _SCHEMA: Literal["koordebpf.request/v1"] = "koordebpf.request/v1"
 REQUEST_LINE = f'"schema":"{_SCHEMA}"'.encode()  # no other line of the audit has it

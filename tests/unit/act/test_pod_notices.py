@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.notify import NOTICE, NoticeFolders, PodNotifier
-from koordebpf.policy.katalyst.manager import SoftNotice
+from koordebpf.policy.requests import SoftNotice
 from tests.contract.apiserver import until
 
 FOLDER = "web@@__@@default"

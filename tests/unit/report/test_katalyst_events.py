@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from koordebpf.clock import SystemClock
-from koordebpf.policy.katalyst.manager import SoftNotice
 from koordebpf.policy.memory import OutcomeArrived
+from koordebpf.policy.requests import SoftNotice
 from koordebpf.report.events import EventPoster, EventSink
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PendingRelease
