@@ -170,7 +170,7 @@ class TestTrouble:
             since_s = time.monotonic()
             ran = call(f"{scheme}://127.0.0.1:{server.getsockname()[1]}", timeout_seconds=1)
             assert (ran.ending, ran.detail) == ("timed_out", "no answer within 1 s")
-            assert 0.9 < time.monotonic() - since_s < patience(2)
+            assert 0.9 < time.monotonic() - since_s < patience(10)
 
     @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["head", "body"])
     def test_a_server_that_trickles_is_cut(self, begin: bytes) -> None:
@@ -195,7 +195,7 @@ class TestTrouble:
             took_s = time.monotonic() - since_s
             over.set()
             thread.join()
-            assert took_s < patience(2)
+            assert took_s < patience(10)
 
     def test_what_is_no_http(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -273,5 +273,5 @@ def test_a_server_that_hangs_does_not_keep_the_hooks_from_their_end(plain: Serve
             time.sleep(0.01)
         since_s = time.monotonic()
         hooks.close()
-        assert time.monotonic() - since_s < patience(2)
+        assert time.monotonic() - since_s < patience(10)
     assert plain.taken[0][2] == b'{"hook": "works"}'

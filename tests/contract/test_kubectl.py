@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from koordebpf.store.v1.encode import audit_json
 from koordebpf.tools.cluster.asking import Agents
 from koordebpf.tools.cluster.recordings import fetch_recording
 from tests.contract.remote_cluster import RemoteCluster, Said, agent_pod
+from tests.support.patience import patience
 from tests.support.values.builders import frame, plan_of, pod
 
 AGENTS = "/api/v1/namespaces/koordebpf-system/pods"
@@ -189,10 +191,8 @@ class TestCommandsInPods:
     )
     def test_what_goes_wrong_is_said(self, cluster: RemoteCluster, opened: Cluster, said: Said, words: str) -> None:
         cluster.run = lambda pod, command: said
-        began_s = time.monotonic()
         with pytest.raises(KubeError, match=words):
             self.text(opened, within_s=0.5)
-        assert time.monotonic() - began_s < 3
 
 
 class TestStatus:
@@ -216,14 +216,17 @@ class TestStatus:
         assert kubectl(cluster, "status", "nope")[0] == 2
 
     def test_one_that_hangs_costs_its_own_row(self, cluster: RemoteCluster) -> None:
+        over = threading.Event()
+
         def hang() -> bytes:
-            time.sleep(2)
+            over.wait(patience(30))
             return METRICS
 
         cluster.pages[f"{AGENTS}/koordebpf-agent-b:9320/proxy/metrics"] = hang
         began_s = time.monotonic()
         code, out, _ = kubectl(cluster, "status", "a", "b", "--request-timeout", "0.5")
-        assert time.monotonic() - began_s < 1.9
+        assert time.monotonic() - began_s < patience(10)
+        over.set()
         a, b = out.splitlines()[1:]
         assert "763MiB" in a
         assert re.search("no (whole )?answer", b)  # what came of it by then

@@ -23,6 +23,7 @@ from koordebpf.kube.nri.values import Answer, NriResources
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.contract.apiserver import until
 from tests.contract.nri_runtime import NRI, PLUGIN, Answers, Connection, NriRuntimeServer, Refused
+from tests.support.patience import patience
 
 POD = {"id": "s", "name": "web", "uid": "u-1", "namespace": "team"}
 
@@ -194,7 +195,7 @@ def test_it_ends_in_each_state_at_once(path, runtime):
         step(connection)
         started_s = time.monotonic()
         plugin.close()
-        assert time.monotonic() - started_s < 1
+        assert time.monotonic() - started_s < patience(10)
         assert not connection.is_open
     assert not [each for each in threading.enumerate() if each.name == "nri"]
 

@@ -338,7 +338,7 @@ def test_200_that_never_give_a_token_keep_no_other_waiting(plugin: Callable[...,
         registry.close()
         mute.close()
     assert changes == [Change("z", one.socket)]
-    assert took_s < 10 + patience(5)
+    assert took_s < patience(15)
 
 
 def anonymous_kib() -> int:

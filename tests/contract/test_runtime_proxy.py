@@ -137,5 +137,5 @@ def test_a_directory_that_cannot_be_written_is_a_problem_and_the_server_ends_at_
         until(lambda: "hooks.d" in server.state[1], lambda: server.state[1])
         assert not server.state[0]
         started_s = time.monotonic()
-    assert time.monotonic() - started_s < 1
+    assert time.monotonic() - started_s < patience(10)
     assert not [each for each in threading.enumerate() if each.name == "runtime-proxy"]

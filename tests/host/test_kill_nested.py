@@ -61,7 +61,7 @@ def test_a_process_at_the_end_of_a_chain_dies(site: Site, sleeper: subprocess.Po
         open_fds = len(list(Path("/proc/self/fd").iterdir()))
         started = time.monotonic()
         with Kill.begin(site.target()) as kill:
-            assert time.monotonic() - started < patience(2)
+            assert time.monotonic() - started < patience(10)
             report = kill.finish(deadline_ns=time.monotonic_ns() + int(patience(10)) * NS_PER_S)
         assert report.left_tasks == 0 and report.empty_ns is not None
         assert sleeper.wait(patience(5)) == -signal.SIGKILL
@@ -159,7 +159,7 @@ def test_one_process_that_may_not_be_signalled_does_not_save_the_others(
     if report.method == "cgroup.kill":
         assert report.refusals == () and set(codes.values()) <= {-9, None}
         return
-    assert time.monotonic() - started < patience(5)  # no other process is waited for
+    assert time.monotonic() - started < patience(9)  # no other process is waited for
     assert {pid: code for pid, code in codes.items() if pid != spared} == {
         child.pid: -9 for child in children if child.pid != spared
     }

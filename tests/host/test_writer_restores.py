@@ -263,4 +263,4 @@ def test_one_that_stays_refused_is_waited_for_only_so_long(cgroups: Cgroups, jou
         since_s = time.monotonic()
         (left,) = writer.restore(1, wait_s=wait_s).left
         assert left[0].endswith("/pod")
-        assert wait_s <= time.monotonic() - since_s < wait_s + patience(1)
+        assert wait_s <= time.monotonic() - since_s < wait_s + patience(5)

@@ -90,6 +90,8 @@ func main() {
 	flag.Parse()
 	said := &lines{}
 	log.Set(said)
+	// A runtime waits 2 s. On a machine that does something else meanwhile, what a plugin takes is counted in CPU time.
+	adaptation.SetPluginRequestTimeout(20 * time.Second)
 	sandboxes, containers := node(*pods, *padding)
 	synchronize := func(ctx context.Context, with adaptation.SyncCB) error {
 		started := time.Now()

@@ -109,7 +109,7 @@ def test_an_end_does_not_wait_for_a_hook_that_hangs(caplog: pytest.LogCaptureFix
     ended_s = time.monotonic() - since_s
     hangs.over.set()
     wait_for(lambda: hooks.counts()["hangs", "timed_out"] == 1)
-    assert ended_s < patience(2)
+    assert ended_s < patience(5)
     assert "hooks have not ended: hangs" in caplog.text
     assert of(hooks.counts(), "hangs")["dropped"] == 2
 

@@ -20,6 +20,7 @@ from koordebpf.store.audit import open_audit
 from koordebpf.store.line_sink import LineSink, write_whole
 from tests.contract.apiserver import until
 from tests.support.hung import FullPipe
+from tests.support.patience import patience
 
 
 class Gate:
@@ -62,7 +63,7 @@ def test_nothing_waits_for_who_takes_no_line_and_what_does_not_fit_is_counted() 
     started = time.monotonic()
     for line in lines(range(100)):
         made.put(line)
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < patience(10)
     assert (made.waiting, made.dropped, made.written) == (11, 90, 0)
     assert not made.flush(0.05)
     assert recovered == []
@@ -99,7 +100,7 @@ def test_a_writer_that_hangs_is_a_problem_after_its_time_and_is_left_behind_at_t
     assert not made.put(b"two\n")
     started = time.monotonic()
     assert not made.close(0.1)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < patience(10)
     gate.is_open.set()
 
 

@@ -203,7 +203,7 @@ def test_a_disk_that_does_not_answer_keeps_no_publisher(clock: SetClock, caplog:
     assert recorder.counts.lost_events == 3000 - module._MAX_EVENTS
     started_s = time.monotonic()
     recorder.close()
-    assert time.monotonic() - started_s < patience(2)
+    assert time.monotonic() - started_s < patience(10)
     assert "the disk does not answer" in caplog.text
     disk.go.set()
     until(lambda: len(disk.taken) == module._MAX_ROUNDS + 1)
