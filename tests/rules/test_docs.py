@@ -201,6 +201,18 @@ def test_the_picture_of_the_demo_is_drawn_from_its_recording():
     assert drawn == (folder / "eviction.svg").read_text()
 
 
+def test_the_picture_of_the_packages_is_drawn_from_their_imports():
+    folder = DOCS / "architecture"
+    draw = "import picture; print(picture.draw(), end='')"
+    drawn = subprocess.run(
+        [sys.executable, "-c", draw],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert drawn == (folder / "picture.svg").read_text(), (
+        "run python docs/architecture/picture.py and commit picture.svg"
+    )
+
+
 def test_every_target_of_the_makefile_is_in_its_help():
     shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {line.split()[1] for line in shown.splitlines()} == make_targets()
