@@ -19,12 +19,9 @@ _log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0  # Why: as for evictions (act/evict/api.py)
 CLOSE_S = 2.0  # Why: two requests of milliseconds each; the kubelet kills after ten seconds
 _FIRST_S, _CAP_S = 0.2, 30.0
-AGAIN_S = 60.0  # Why: a request a minute, while there are taints that another component may have overwritten
 # Why 10 s to 10 min: roles do not change under pressure, but a server that has just started says 403 for a second.
 _DENIED_FIRST_S, _DENIED_CAP_S = 10.0, 600.0
 W = TypeVar("W")  # how the node is to be
-Taints = frozenset[tuple[str, str]]  # key and effect
-CnrTaints = frozenset[tuple[str, str, str]]  # key, effect and QoS level
 
 
 class MarksNode(Protocol):
@@ -192,89 +189,3 @@ class NodeMarker(NodeWorker[bool]):
     def left(self) -> str:
         """As `NodeWorker.left`."""
         return f"node {self._marks.node_name} may keep a {self._mark} until an agent starts there"
-
-
-class TaintsNode(Protocol):
-    """The calls that are made; `kube.clients.katalyst_taints.KatalystTaints` has them."""
-
-    node_name: str
-
-    def set_to(self, wanted: Taints, *, timeout_s: float) -> bool:
-        """Return whether the Node had to be changed."""
-
-    def close(self) -> None:
-        """Let requests that wait fail at once."""
-
-
-class Tainter(NodeWorker[Taints]):
-    """Keeps the taints of Katalyst's conditions on the node."""
-
-    again_s = AGAIN_S
-
-    def __init__(self, taints: TaintsNode) -> None:
-        self._taints = taints
-        super().__init__("katalyst-taints", frozenset(), taints.close)
-
-    def make(self, wish: Taints, at: datetime) -> bool:
-        """As `NodeWorker.make`."""
-        return self._taints.set_to(wish, timeout_s=TIMEOUT_S)
-
-    def doing(self, wish: Taints) -> str:
-        """As `NodeWorker.doing`."""
-        return f"node {self._taints.node_name} cannot be given the taints {_named(wish)}"
-
-    def done(self, wish: Taints, *, is_first: bool) -> str:
-        """As `NodeWorker.done`."""
-        return f"node {self._taints.node_name} has the taints {_named(wish)} of Katalyst's conditions"
-
-    def left(self) -> str:
-        """As `NodeWorker.left`."""
-        return f"node {self._taints.node_name} may keep taints of Katalyst's conditions until an agent starts there"
-
-
-def _named(taints: Taints) -> str:
-    return ", ".join(f"{key}:{effect}" for key, effect in sorted(taints)) or "(none)"
-
-
-class TaintsCnr(Protocol):
-    """The calls that are made; `kube.clients.cnr_taints.CnrTaints` has them."""
-
-    node_name: str
-
-    def set_to(self, wanted: CnrTaints, *, at: datetime, timeout_s: float) -> bool:
-        """Return whether the CustomNodeResource had to be changed."""
-
-    def close(self) -> None:
-        """Let requests that wait fail at once."""
-
-
-class CnrTainter(NodeWorker[CnrTaints]):
-    """Keeps the taints of Katalyst's conditions on the CustomNodeResource. Without one there is nothing to remove."""
-
-    again_s = AGAIN_S
-
-    def __init__(self, taints: TaintsCnr) -> None:
-        self._taints = taints
-        super().__init__("katalyst-cnr-taints", frozenset(), taints.close)
-
-    def make(self, wish: CnrTaints, at: datetime) -> bool:
-        """As `NodeWorker.make`."""
-        return self._taints.set_to(wish, at=at, timeout_s=TIMEOUT_S)
-
-    def doing(self, wish: CnrTaints) -> str:
-        """As `NodeWorker.doing`."""
-        return f"CustomNodeResource {self._taints.node_name} cannot be given the taints {_named_of_cnr(wish)}"
-
-    def done(self, wish: CnrTaints, *, is_first: bool) -> str:
-        """As `NodeWorker.done`."""
-        return (
-            f"CustomNodeResource {self._taints.node_name} has the taints {_named_of_cnr(wish)} of Katalyst's conditions"
-        )
-
-    def left(self) -> str:
-        """As `NodeWorker.left`."""
-        return f"CustomNodeResource {self._taints.node_name} may keep taints until an agent starts there"
-
-
-def _named_of_cnr(taints: CnrTaints) -> str:
-    return ", ".join(f"{key}:{effect} for {level}" for key, effect, level in sorted(taints)) or "(none)"

@@ -16,9 +16,8 @@ from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.fallback import LastResort
 from koordebpf.agent.lifecycle.kill_support import known_containers
-from koordebpf.configuration.killers import asks_the_server, named_killers
+from koordebpf.configuration.named_executors import asks_the_server, named_executors
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.policy.katalyst.killers import EXECUTORS
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.state.view import KillerName
 
@@ -40,15 +39,14 @@ def open_killers(
     index: CgroupIndex,
     stack: contextlib.ExitStack,
 ) -> Mapping[KillerName, Actuator]:
-    """Return each killer that is named, by its executor's name, and the agent's own executor; the stack closes them.
+    """Return each executor that is named, and the agent's own, by name; the stack closes the others.
 
     Raises:  ConfigError: no container runtime listens. SupportError: the extra for it is not installed.
     """
     found: dict[KillerName, Actuator] = {config.executor: executor}
-    for place, each in named_killers(config).items():
-        name = EXECUTORS[each]
+    for place, value, name in named_executors(config):
         if name != "api" and config.enforce:
-            log.info("%s: %s passes over PodDisruptionBudgets", place, each)
+            log.info("%s: %s passes over PodDisruptionBudgets", place, value)
         if name not in found:
             found[name] = _opened(name, config, by_cgroup, outcomes, actions, index)
             stack.callback(found[name].close)

@@ -16,11 +16,11 @@ from koordebpf.collect.frame import frame_of, in_force
 from koordebpf.collect.node_watch import NodeWatch, signal_state
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.decision.strategies import may_choose_any
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.evict.all_features import are_on
 from koordebpf.policy.evict.candidates.eligibility import eligibility
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
-from koordebpf.policy.katalyst.manager import GATE as KATALYST_GATE
 from koordebpf.state.amount import CPU, MEMORY
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.guard_facts import LOSS_WINDOW_NS, GuardFacts
@@ -169,9 +169,9 @@ class Rounds:
             self._is_count_due = False
             self._try_report("eligible pods", lambda: self._eligibility(view))
 
-    # Plugins of Katalyst may ask for any pod.
+    # None where plugins may ask for any pod.
     def _eligibility(self, view: NodeView) -> EligibilityCounted:
-        found = None if self._config.feature_gates.get(KATALYST_GATE) else eligibility(view, self._config.eviction)
+        found = None if may_choose_any(self._config.feature_gates) else eligibility(view, self._config.eviction)
         return EligibilityCounted(found, view.now_ns)
 
     def _try_report(self, name: str, made: Callable[[], Event]) -> None:

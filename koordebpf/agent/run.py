@@ -20,7 +20,6 @@ from koordebpf.act.eviction_hooks.settings import NO_HOOKS
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_killers, open_overdue_kill
 from koordebpf.agent.jobs import open_jobs
-from koordebpf.agent.katalyst.open import open_katalyst_sink
 from koordebpf.agent.lifecycle.arguments import check_arguments
 from koordebpf.agent.lifecycle.dead_man import open_dead_man
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
@@ -219,7 +218,7 @@ def _open_agent(
         wake=open_wake(config.wake, watch.index, cpu, suppression, loop, metrics.suppression.wake, stack),
         ladder=ladder,
         own=own,
-        runners=(suppression, own, *_open_runners(node, recent, ladder)),
+        runners=(suppression, own, *_open_runners(node, recent, sinks, ladder)),
         marking=open_node_marking(config, stack),
         overdue_kill=open_overdue_kill(config, executor),
         dead_man=open_dead_man(config, scope, metrics, acts=config.enforce and acting is not None),
@@ -229,11 +228,14 @@ def _open_agent(
     return agent, sinks, executor, node
 
 
-def _open_runners(node: NodeContext, recent: Recent, ladder: Ladder | None) -> tuple[Runner, ...]:
+def _open_runners(node: NodeContext, recent: Recent, sinks: Sinks, ladder: Ladder | None) -> tuple[Runner, ...]:
     runners, writer = open_runners(node), node.writer
     node.metrics.node.file_writes += [lambda: writer.counts, *([lambda: ladder.reclaims] if ladder else [])]
     node.metrics.node.strategies += [each.families for each in runners]
+    node.measuring.beside.parts = [each.checks for each in runners]
     recent.explain += [each.explain for each in runners]
+    for sink in filter(None, (each.sink for each in runners)):
+        sinks.add(sink)
     return runners
 
 
@@ -285,7 +287,6 @@ def _open_sinks(
         frames=open_frames(config.frames),
         recorder=open_recorder(config, measuring.watch.scope, plans.node),
         shadow=open_shadow(config, measuring.watch.scope, plans.node),
-        katalyst=open_katalyst_sink(config, metrics, health, plans),
     )
     stack.callback(lambda: sinks.publish(AgentStopped(time.monotonic_ns())))
     serve_reports(config, measuring, metrics, health, recent, stack, acts=acting is not None)

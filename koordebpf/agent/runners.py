@@ -10,7 +10,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from koordebpf.agent.katalyst.open import open_katalyst
 from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.policy.strategy import Strategy
 from koordebpf.runner.context import NodeContext
@@ -31,7 +30,6 @@ def openers(node: NodeContext) -> Iterator[Open]:
         from koordebpf.strategies.resctrl.monitor import open_resctrl_monitor
 
         yield open_resctrl_monitor
-    yield open_katalyst
 
 
 # What one that was killed has left is put back with the gate off, too.

@@ -25,7 +25,6 @@ from koordebpf.store.wal import InFlight
 if TYPE_CHECKING:
     from koordebpf.jobs.shadow.sink import ShadowSink
     from koordebpf.report.eviction_hooks import EvictionHookSink
-    from koordebpf.report.katalyst.sink import KatalystSink
     from koordebpf.store.recorder.recorder import Recorder
 
 log = logging.getLogger("koordebpf")
@@ -46,6 +45,11 @@ class Sinks:
         self._takers = {kind: tuple(each for each in sinks if kind in each.takes) for kind in EVENTS}
         self._clock = clock
         self.errors: dict[str, int] = {}  # by sink
+
+    def add(self, sink: Sink) -> None:
+        """Let one more take events, after the others."""
+        for kind in sink.takes:
+            self._takers[kind] += (sink,)
 
     def publish(self, event: Event) -> None:
         """Let those sinks take the event; a report that could not be made counts as an error of a sink of its name."""
@@ -79,7 +83,6 @@ def open_sinks(
     hooks: EvictionHookSink | None = None,
     foresight: ForesightSink | None = None,
     frames: FrameLog | None = None,
-    katalyst: KatalystSink | None = None,
     recorder: Recorder | None = None,
     shadow: ShadowSink | None = None,
     clock: Clock = SystemClock(),  # noqa: B008 - without state
@@ -100,7 +103,6 @@ def open_sinks(
             *((EventSink(events, plans, clock),) if events else ()),
             health,
             recent,
-            *((katalyst,) if katalyst else ()),
             *((frames,) if frames else ()),
             *((recorder,) if recorder else ()),
             *((shadow,) if shadow else ()),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import may_choose_any
 from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESPACES
-from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.slo.pods.eviction import may_be_evicted
 from koordebpf.state.pods.exemptions import may_replace_label
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def may_be_victim(config: AgentConfig) -> Callable[[Pod], bool]:
     """Return a function that tells whether a pod may ever be evicted.
 
-    Features of Koordinator choose pods by their labels and priority, plugins of Katalyst any pod.
+    Features of Koordinator choose pods by their labels and priority; plugins may ask for any pod.
     """
-    exemptions, is_katalyst_on = config.eviction.exemptions, config.feature_gates.get(GATE, False)
+    exemptions, is_any = config.eviction.exemptions, may_choose_any(config.feature_gates)
 
     def may_be(pod: Pod) -> bool:
-        if is_katalyst_on and pod.metadata.namespace not in ALWAYS_PROTECTED_NAMESPACES:
+        if is_any and pod.metadata.namespace not in ALWAYS_PROTECTED_NAMESPACES:
             return True
         return may_be_evicted(pod.metadata.labels) or may_replace_label(exemptions, pod.spec.priority)
 

@@ -93,7 +93,7 @@ def serve(directory: Path, name: str, token_file: Path | None, config_file: Path
     config = agent_config(laid_over(in_file, typed))
     set_up_logging(json=config.log_format == "json")
     try:
-        from koordebpf.tools.plugin_server import ServeOptions, serve_plugin
+        from koordebpf.strategies.katalyst.serve import ServeOptions, serve_plugin
     except ImportError as error:
         raise SupportError("plugin serve", str(error), "Install koordebpf with its extra: koordebpf[cri].") from error
 

@@ -13,9 +13,8 @@ from koordebpf.slo.spec import LeftOut, NodeSLOSpec, parse_spec, spec_of_configm
 from koordebpf.slo.strategies.host_applications import host_directories
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import allocatable_memory, capacity_doubt, node_capacity_bytes
+from koordebpf.state.cnr import Cnr, cnr_of
 from koordebpf.state.cpu.view import allocatable_cpu
-from koordebpf.state.katalyst.cnr import cnr_of
-from koordebpf.state.katalyst.measured import Cnr
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.units import format_ns

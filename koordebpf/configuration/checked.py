@@ -7,7 +7,7 @@ from typing import Any
 
 from koordebpf.act.eviction_hooks.settings import check_eviction_hooks
 from koordebpf.configuration.file import ConfigProblems, file_value, placed, read_config, value_at
-from koordebpf.configuration.killers import check_killers
+from koordebpf.configuration.named_executors import check_executors
 from koordebpf.configuration.schema import settings
 from koordebpf.configuration.settings import AgentConfig, defaults_for, with_values
 from koordebpf.decision.strategies import HOOK_GATES, JOB_GATES, OWN_GATES
@@ -81,7 +81,7 @@ def _check(config: AgentConfig) -> None:
         raise ConfigError(f"featureGates.{on[0]}", True, rule)
     _check_exemptions(config)
     check_eviction_hooks(config.eviction_hooks)
-    check_killers(config)
+    check_executors(config)
     if emergency.action == "nothing":
         return
     if config.source != "api":

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from koordebpf.policy.evict.all_features import FEATURES
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
 from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
 from koordebpf.slo.feature_gates import KOORDLET_GATES
@@ -17,6 +16,7 @@ from koordebpf.state.view import NodeView
 from koordebpf.strategies.block_io.decide import BLOCK_IO
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST
 from koordebpf.strategies.hooks.decide import RUNTIME_HOOKS
+from koordebpf.strategies.katalyst.decide import KATALYST_EVICTION
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
 from koordebpf.strategies.page_cache.decide import BE_PAGE_CACHE_SUPPRESS
 from koordebpf.strategies.proactive_reclaim.decide import PROACTIVE_RECLAIM
@@ -87,6 +87,16 @@ else:
         forbid_unknown_fields=True,
         namespace={"__doc__": "A section for each strategy that has settings of its own."},
     )
+
+
+def may_choose_any(feature_gates: Mapping[str, bool]) -> bool:
+    """Tell whether a strategy that is on may ask for any pod."""
+    return any(each.may_choose_any and each.is_asked(feature_gates) for each in STRATEGIES)
+
+
+def reads_cnr(feature_gates: Mapping[str, bool]) -> bool:
+    """Tell whether a strategy that is on reads this node's CustomNodeResource, which takes a watch and a right."""
+    return any(each.reads_cnr and each.is_asked(feature_gates) for each in STRATEGIES)
 
 
 def taken_over(feature_gates: Mapping[str, bool]) -> frozenset[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,14 @@ C = TypeVar("C", bound=msgspec.Struct)  # what an operator may set
 
 class Empty(msgspec.Struct, frozen=True):
     """Of a strategy that remembers nothing, or has nothing to set."""
+
+
+class NamedExecutor(NamedTuple):
+    """An executor that a setting names: where that is in the configuration, its value, and the executor."""
+
+    place: str
+    value: str
+    executor: KillerName
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -101,6 +109,9 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     `is_taken_over`     what it wrote stays where an agent stands by: that one continues from there.
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
     `reads_eviction`    it is given section `eviction`, too: it chooses pods that those settings may protect.
+    `may_choose_any`    it may ask for any pod, whatever its labels and priority say.
+    `reads_cnr`         it decides from the node's CustomNodeResource, which no other feature reads.
+    `keeps_time`        what it remembers says when it is due next: a frame of one moment is without that.
     `annotations`       of pods, that its decision reads by their own names; `labels` the same. Recordings keep them.
     `needs`             files of the kernel and what it does with each: for `koordebpf doctor`, and a table of kernels.
     `record`            a file in the agent's folder: what it has changed other than cgroup files. Where an agent that
@@ -120,6 +131,9 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     is_taken_over: bool = False
     needs_cpu: bool = False
     reads_eviction: bool = False
+    may_choose_any: bool = False
+    reads_cnr: bool = False
+    keeps_time: bool = False
     section: str | None = None
     shared_section: str | None = None
     annotations: frozenset[str] = frozenset()
@@ -140,10 +154,19 @@ class Strategy(abc.ABC, Generic[M, S, C]):
         """Return the keys of pods' annotations that these settings let it read, in addition to `annotations`."""
         return ()
 
+    def executors_named(self, settings: C) -> Iterable[NamedExecutor]:
+        """Return the executors that these settings name for pods that it asks for."""
+        return ()
+
     @property
     def run_module(self) -> str:
         """The module next to its own whose `open_runner` returns its runner; there is none where it needs none."""
         return f"{type(self).__module__.rpartition('.')[0]}.run"
+
+    @property
+    def doctor_module(self) -> str:
+        """The same whose `sources` returns what it lacks on this host; there is none where `needs` says all of it."""
+        return f"{type(self).__module__.rpartition('.')[0]}.doctor"
 
     @abc.abstractmethod
     def decide(self, view: NodeView, measured: M | None, state: S, settings: C) -> Decision[S]:

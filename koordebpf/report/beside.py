@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -22,16 +23,19 @@ class Beside:
                 Unix socket.
     `checks`    by job: shown by /readyz, which does not depend on them.
     `families`  by job: shown by /metrics.
+    `parts`     of strategies: checks, several of each and not always the same.
     """
 
     def __init__(self) -> None:
         self.pages: dict[str, Callable[[str], Any]] = {}
         self.checks: dict[str, Callable[[], HealthCheck]] = {}
         self.families: dict[str, Callable[[], Families]] = {}
+        self.parts: list[Callable[[], Sequence[HealthCheck]]] = []
 
     def all_checks(self) -> list[HealthCheck]:
-        """Return the checks of all jobs."""
-        return [each() for each in self.checks.copy().values()]
+        """Return the checks of all strategies and jobs."""
+        parts = itertools.chain.from_iterable(each() for each in self.parts)
+        return [*parts, *(each() for each in self.checks.copy().values())]
 
 
 class WithJobs(Collector):

@@ -14,7 +14,6 @@ from koordebpf.errors import KubeError
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.events import About, EventType
-from koordebpf.policy.katalyst.manager import GATE
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Victim
 from koordebpf.policy.requests import SoftNotice
@@ -35,7 +34,7 @@ _TIMEOUT_S = 5.0
 CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
 
 
-# Events of pods that Katalyst's plugins ask for, with Katalyst's reasons.
+# Events of pods that are asked for by name, with Katalyst's reasons.
 #
 # Source: katalyst-core pkg/agent/evictionmanager/podkiller and podnotifier.
 
@@ -203,7 +202,7 @@ class EventPoster:
 class EventSink:
     """The sink of Kubernetes Events: one for each outcome of an eviction that was tried, and for each notice.
 
-    Pods that Katalyst's plugins ask for have Katalyst's Events, which also say how an eviction by the API server ends.
+    Pods that are asked for by name have Events that also say how an eviction by the API server ends.
     """
 
     name = "events"
@@ -213,7 +212,7 @@ class EventSink:
         self._poster = poster
         self._plans = plans
         self._clock = clock
-        self._created: dict[str, Victim] = {}  # evictions of Katalyst's plugins that the API server has accepted
+        self._created: dict[str, Victim] = {}  # of these, evictions that the API server has accepted
 
     def publish(self, event: Event) -> None:
         """Queue an Event."""
@@ -234,7 +233,7 @@ class EventSink:
                 self._poster.close()
 
     def _arrived(self, victim: Victim, outcome: Outcome, now_ns: int) -> None:
-        if self._plans.feature(outcome.uid) != GATE:
+        if not self._plans.is_by_name(outcome.uid):
             self._poster.post_outcome(victim, outcome, now_ns, self._clock.wall_s())
         elif (made := killer_event(victim, outcome)) is not None:
             if made.reason == "EvictCreated":

@@ -44,7 +44,7 @@ class Recent:
             case FileChanged(change, wall_s):
                 self._written.append(audited_write(change, self._plans.node, wall_s))
                 self._has_written = True
-            case StrategyActed(_, _, news, _, wall_s) if news:
+            case StrategyActed(_, news, _, wall_s) if news:
                 made = (audited_request(each, self._plans.node, wall_s) for each in news)
                 self._requests = (*self._requests, *made)[-_REQUESTS:]
             case RoundEnded():

@@ -14,11 +14,13 @@ from prometheus_client.core import Metric
 
 from koordebpf.errors import KoordebpfError
 from koordebpf.policy.strategy import Decision, Strategy
+from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.report.pod_settings import PodLines
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView
+from koordebpf.store.sink import Sink
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +34,11 @@ class Runner:
 
     `what`       it is about, in the log: "block IO".
     `needs_cpu`  a round that it asks for measures the CPUs, too.
+    `sink`       takes events of the agent for it; None: it needs none.
     """
 
     needs_cpu = False
+    sink: Sink | None = None
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -64,6 +68,10 @@ class Runner:
 
     def families(self) -> Iterable[Metric]:
         """Return its metrics; from any thread."""
+        return ()
+
+    def checks(self) -> Sequence[HealthCheck]:
+        """Return its parts as /readyz shows them, which does not depend on them; from any thread."""
         return ()
 
     def explain(self) -> Mapping[str, PodLines]:

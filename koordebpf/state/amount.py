@@ -33,6 +33,7 @@ class Unit(msgspec.Struct, frozen=True, cache_hash=True, omit_defaults=True):
 
 BYTES = Unit("bytes")
 MILLICPU = Unit("millicpu", "cpu_cores", 1000)
+PODS = Unit("pods")  # that are asked for by name: no amount is short
 _TEXTS = {BYTES.name: format_bytes, MILLICPU.name: format_millicpu}  # of every other unit its name
 
 

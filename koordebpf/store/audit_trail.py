@@ -90,7 +90,7 @@ class AuditTrail:
             case FileChanged(change):
                 if change.result is WriteResult.WRITTEN or not self._plans.dry_run:
                     self._write_changes(self._writes.add(event))
-            case StrategyActed(_, _, news, _, wall_s):
+            case StrategyActed(_, news, _, wall_s):
                 for request in news:
                     self._write(audited_request(request, self._plans.node, wall_s))
             case RoundEnded(_, view):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan, Victim
 from koordebpf.state.outcome import Outcome, Result
@@ -56,7 +57,7 @@ class OpenPlans:
         self.changes = 0
         self._repeats = RepeatFilter()
         self._lines: list[tuple[int, OpenPlan]] = []  # since when
-        self._victims: dict[str, tuple[str, Victim]] = {}  # feature and victim by uid
+        self._victims: dict[str, tuple[Verdict, Victim]] = {}  # and the verdict that asks for it, by uid
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -96,11 +97,18 @@ class OpenPlans:
 
     def victim(self, uid: str) -> Victim | None:
         """Return the victim of this UID; None: it is not known, or no more."""
-        return self._victims.get(uid, ("", None))[1]
+        found = self._victims.get(uid)
+        return found[1] if found else None
 
     def feature(self, uid: str) -> str:
         """Return the feature that chose the victim of this UID; "" where it is not known."""
-        return self._victims.get(uid, ("", None))[0]
+        found = self._victims.get(uid)
+        return found[0].feature if found else ""
+
+    def is_by_name(self, uid: str) -> bool:
+        """Tell whether the victim of this UID was asked for by name."""
+        found = self._victims.get(uid)
+        return found is not None and found[0].is_by_name
 
     def pod_name(self, uid: str) -> str:
         """Return how to call a victim in a sentence."""
@@ -142,7 +150,7 @@ class OpenPlans:
     def _remember(self, plan: Plan) -> None:
         for feature in plan.features:
             for victim in feature.victims:
-                self._victims[victim.candidate.uid] = (feature.verdict.feature, victim)
+                self._victims[victim.candidate.uid] = (feature.verdict, victim)
 
     # Lines that are settled or were given up on.
     def _take_settled(self, now_ns: int) -> tuple[OpenPlan, ...]:

@@ -7,7 +7,7 @@ values: `_ns` is CLOCK_MONOTONIC, `wall_s` seconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Protocol, get_args
+from typing import Final, Protocol, get_args
 
 import msgspec
 
@@ -113,13 +113,11 @@ class NoticeEnded(msgspec.Struct, frozen=True):
 class StrategyActed(msgspec.Struct, frozen=True):
     """A strategy has done in a round what is no eviction and no write to a cgroup file.
 
-    `name`  of the strategy.
-    `facts` what became of it, for the strategy's own sink.
-    `news`  what was asked of the strategy and is not carried out, each once.
+    `name` of the strategy.
+    `news` what was asked of it and is not carried out, each once.
     """
 
     name: str
-    facts: Any
     news: tuple[RequestNews, ...]
     now_ns: int
     wall_s: float

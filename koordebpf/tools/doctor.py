@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import socket
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -18,7 +21,7 @@ from koordebpf.collect.cpu.owners import best_effort_root
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.decision.strategies import HOOK_GATES, KERNEL_FILES
+from koordebpf.decision.strategies import HOOK_GATES, KERNEL_FILES, STRATEGIES
 from koordebpf.errors import ConfigError, SupportError, os_reason
 from koordebpf.events import run_queue
 from koordebpf.events.cpu_rows import check_cpu_layout
@@ -43,7 +46,6 @@ from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport
 from koordebpf.report.pages.remedies import fixes_of
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST
 from koordebpf.strategies.cpu_burst.values import is_above_limit, written_limits
-from koordebpf.tools.doctor_katalyst import katalyst_sources
 from koordebpf.tools.pod_explain import known_originals
 
 _HOOK_COST = "evictions are made all the same, and this is not called"
@@ -221,7 +223,7 @@ def examine(
             sources += [*watch.signals.sources, kubelet_root_source(watch.index.kubelet), *_suppression(scope, watch)]
             notes = tuple(quota_notes(watch, (config or AgentConfig()).run_dir))
             if config:
-                asked = AskedSources(katalyst_sources(config, scope, watch), _strategies(config, watch))
+                asked = AskedSources(own_sources(config, scope, watch), _strategies(config, watch))
     except SupportError as error:
         sources.append(SignalSource(error.feature, "", False, error.reason, error.remedy, "the agent cannot run"))
         quality = ""
@@ -233,6 +235,13 @@ def examine(
     ]
     fixes = fixes_of([*sources, *failed], host_facts())
     return doctor_report(host_line(), tries, sources, fixes, quality, asked, notes)
+
+
+def own_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) -> tuple[SignalSource, ...]:
+    """Return what strategies that are on find out by themselves."""
+    modules = dict.fromkeys(each.doctor_module for each in STRATEGIES if config.feature_gates.get(each.gate))
+    found = [import_module(module).sources(config, scope, watch) for module in modules if find_spec(module)]
+    return tuple(itertools.chain.from_iterable(found))
 
 
 def kubelet_root_source(kubelet: KubeletRoot) -> SignalSource:

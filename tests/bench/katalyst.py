@@ -7,22 +7,23 @@ import tempfile
 import time
 from pathlib import Path
 
-from koordebpf.collect.katalyst.memory import KatalystMemory
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.numa_stat import numa_held
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.policy.katalyst.inner import INNER, InnerSettings
-from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
-from koordebpf.policy.katalyst.settings import KatalystSettings
-from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.slo.katalyst.qos import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured, NumaMemory, SystemMemory
+from koordebpf.state.cnr import Cnr
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
+from koordebpf.strategies.katalyst.decide import GATE, KATALYST_EVICTION
+from koordebpf.strategies.katalyst.inner import INNER, InnerSettings
+from koordebpf.strategies.katalyst.measure import KatalystMemory
+from koordebpf.strategies.katalyst.rounds import ManagerState
+from koordebpf.strategies.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.values import KatalystMeasured, NumaMemory, SystemMemory
 from koordebpf.units import GIB, MIB, PAGE_BYTES
 from tests.bench.contenders import THRESHOLD_PERCENT, Koordebpf
 from tests.bench.figure import at_most, figure

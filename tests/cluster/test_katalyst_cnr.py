@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.taint import CnrTainter
-from koordebpf.agent.katalyst.manager import KatalystEffects
-from koordebpf.agent.katalyst.open import open_tainters
 from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
@@ -21,13 +18,16 @@ from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.cnr_taints import MANAGER, OWNED, CnrTaints
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource, Wanted
-from koordebpf.policy.katalyst.clocks import LastMet
-from koordebpf.policy.katalyst.manager import KatalystDecision
-from koordebpf.policy.katalyst.settings import KatalystSettings
-from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
-from koordebpf.state.katalyst.measured import Cnr, CnrZone, Condition
+from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
+from koordebpf.strategies.katalyst.decide import KatalystDecision
+from koordebpf.strategies.katalyst.requests import LastMet
+from koordebpf.strategies.katalyst.rounds import ManagerState
+from koordebpf.strategies.katalyst.run import KatalystEffects, open_tainters
+from koordebpf.strategies.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.taints import CnrTainter
+from koordebpf.strategies.katalyst.values import Condition
 from koordebpf.units import GIB
 from tests.cluster.api import Object
 from tests.cluster.cnr import cnr, defined, definition

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from koordebpf.state.katalyst.measured import TopAsk, TopPods
+from koordebpf.strategies.katalyst.values import TopAsk, TopPods
 from tests.cluster.binaries import say_line
 from tests.cluster.katalyst_programs import katalyst_program
 from tests.contract.apiserver import until

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.taint import Tainter
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError
-from koordebpf.kube.clients.katalyst_taints import OWNED, KatalystTaints, Taint
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
+from koordebpf.strategies.katalyst.taints import OWNED, KatalystTaints, Taint, Tainter
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import BASE, documents, node

@@ -11,10 +11,10 @@ import pytest
 from koordebpf.errors import KubeConflict, KubeDenied, KubeGone
 from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.clients.evictions import KubeActions
-from koordebpf.kube.clients.katalyst_taints import OWNED, KatalystTaints
 from koordebpf.kube.clients.taints import NodeMarks
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
+from koordebpf.strategies.katalyst.taints import OWNED, KatalystTaints
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import BASE, NAMESPACE, documents, node

@@ -8,7 +8,7 @@ import pytest
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kube.sources.api import ApiSource
-from koordebpf.state.katalyst.measured import Cnr
+from koordebpf.state.cnr import Cnr
 from koordebpf.state.pods.requests import RECLAIMED_CPU
 from tests.contract.apiserver import Cluster, Exchange, gives, status, until
 from tests.contract.sources import Open

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kube.cache.cnr import CNR_PATH
-from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
-from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.state.pods.requests import RECLAIMED_CPU
-from koordebpf.tools.doctor_katalyst import katalyst_sources
+from koordebpf.strategies.katalyst import doctor
+from koordebpf.strategies.katalyst.decide import GATE, KATALYST_EVICTION
+from koordebpf.strategies.katalyst.settings import KatalystSettings
+from koordebpf.tools.doctor import own_sources
 from tests.contract.apiserver import Exchange, Server, gives, status
 from tests.contract.eviction_plugin import Plugin
 from tests.support.played_signals import StalledNode
@@ -41,7 +42,7 @@ def sources(tmp_path: Path, kubeconfig: Path) -> Iterator[Sources]:
         asked = KatalystSettings(**{**quiet, **(settings or {})})
         strategies = replace(made.strategies, **{KATALYST_EVICTION.name: asked})
         made = replace(made, strategies=strategies, feature_gates={**made.feature_gates, GATE: True})
-        return {each.signal: each for each in katalyst_sources(made, node.watch.scope, node.watch)}
+        return {each.signal: each for each in doctor.sources(made, node.watch.scope, node.watch)}
 
     with contextlib.closing(node):
         yield _sources
@@ -49,7 +50,14 @@ def sources(tmp_path: Path, kubeconfig: Path) -> Iterator[Sources]:
 
 def test_without_its_feature_gate_nothing_is_said(tmp_path: Path) -> None:
     with contextlib.closing(StalledNode(tmp_path, 2)) as node:
-        assert katalyst_sources(AgentConfig(), node.watch.scope, node.watch) == ()
+        assert own_sources(AgentConfig(), node.watch.scope, node.watch) == ()
+
+
+def test_with_its_feature_gate_it_is_asked(tmp_path: Path) -> None:
+    config = AgentConfig(feature_gates={GATE: True})
+    with contextlib.closing(StalledNode(tmp_path, 2)) as node:
+        found = {each.signal for each in own_sources(config, node.watch.scope, node.watch)}
+    assert {"plugins outside", "taints of conditions"} <= found
 
 
 def test_what_is_off_is_named_with_its_setting(sources: Sources) -> None:

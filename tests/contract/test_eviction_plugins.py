@@ -5,11 +5,18 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from koordebpf.agent.katalyst.plugins import EvictionPlugins
-from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.kube.plugins.pod_messages import PodMessages
-from koordebpf.policy.katalyst.state import RemoteCall
-from koordebpf.state.katalyst.measured import EvictionRecord, PastBucket, PluginAnswer, RemoteAnswers, TopAsk, TopPods
+from koordebpf.strategies.katalyst.outside import EvictionPlugins
+from koordebpf.strategies.katalyst.registry import PluginRegistry
+from koordebpf.strategies.katalyst.rounds import RemoteCall
+from koordebpf.strategies.katalyst.values import (
+    EvictionRecord,
+    PastBucket,
+    PluginAnswer,
+    RemoteAnswers,
+    TopAsk,
+    TopPods,
+)
 from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin
 from tests.support.ticked_node import UIDS, Node

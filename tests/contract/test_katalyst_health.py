@@ -14,17 +14,16 @@ import msgspec
 import pytest
 
 from koordebpf.agent.sinks import open_sinks
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.policy.requests import RequestNews
 from koordebpf.report.http.local_socket import LocalSocket, asked
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
-from koordebpf.state.katalyst.measured import REPORT_TAINT, KatalystFacts, PluginAnswer
 from koordebpf.store.audit import AuditLog
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, StrategyActed
 from koordebpf.store.v1.requests import AuditedRequest
+from koordebpf.strategies.katalyst.values import REPORT_TAINT, KatalystFacts, PluginAnswer
 from tests.scenarios.test_katalyst import kpod
 from tests.support.katalyst_scrape import ScrapedNode
 
@@ -76,7 +75,7 @@ def test_a_request_that_is_not_carried_out_is_in_audit_log_and_socket(
     recent = Recent(plans)
     sinks = open_sinks(plans, AgentMetrics(), Health(), recent, audit=AuditLog(path))
     with caplog.at_level(logging.INFO, "koordebpf"):
-        sinks.publish(StrategyActed(KATALYST_EVICTION.name, KatalystFacts(), (NEWS,), 1, 1.5))
+        sinks.publish(StrategyActed("plugins", (NEWS,), 1, 1.5))
     local = LocalSocket(tmp_path / "run", acts=True)
     with closing(DecisionServer(local, recent.decisions, recent.writes, None, recent.requests)):
         (socket,) = (tmp_path / "run").glob("*.sock")
@@ -93,5 +92,5 @@ def test_the_last_requests_are_remembered_and_no_more() -> None:
     recent = Recent(OpenPlans("n1", dry_run=False))
     for number in range(600):
         news = msgspec.structs.replace(NEWS, uid=f"u-{number}")
-        recent.publish(StrategyActed(KATALYST_EVICTION.name, KatalystFacts(), (news,), number, 0.0))
+        recent.publish(StrategyActed("plugins", (news,), number, 0.0))
     assert [each.request.uid for each in recent.requests()] == [f"u-{number}" for number in range(100, 600)]

@@ -13,27 +13,26 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from koordebpf.policy.katalyst.inner import InnerSettings
-from koordebpf.policy.katalyst.plugins.network import NetworkSettings
-from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
-from koordebpf.policy.katalyst.settings import KatalystMetricsSettings, KatalystSettings
 from koordebpf.policy.requests import SoftNotice
-from koordebpf.report.katalyst.metrics import MAX_DETAILS, MAX_PLUGINS, KatalystNames
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.slo.katalyst.access import Validation
-from koordebpf.state.katalyst.measured import (
+from koordebpf.state.cnr import Cnr, CnrZone
+from koordebpf.state.outcome import Result
+from koordebpf.state.pods.requests import RECLAIMED_CPU
+from koordebpf.store.sink import NoticeEnded
+from koordebpf.strategies.katalyst.inner import InnerSettings
+from koordebpf.strategies.katalyst.metrics import MAX_DETAILS, MAX_PLUGINS, KatalystNames
+from koordebpf.strategies.katalyst.plugins.cnr import NetworkSettings
+from koordebpf.strategies.katalyst.plugins.memory import SystemMemorySettings
+from koordebpf.strategies.katalyst.settings import KatalystMetricsSettings, KatalystSettings
+from koordebpf.strategies.katalyst.values import (
     NOTIFY,
     REPORT_TAINT,
-    Cnr,
-    CnrZone,
     Condition,
     KatalystFacts,
     NumaMemory,
     PluginAnswer,
 )
-from koordebpf.state.outcome import Result
-from koordebpf.state.pods.requests import RECLAIMED_CPU
-from koordebpf.store.sink import NoticeEnded
 from koordebpf.units import GIB, PAGE_BYTES
 from tests.scenarios.test_katalyst import QUIET, PodAndMeasure, forced, hard, kpod, soft, system
 from tests.support.katalyst_scrape import ScrapedNode

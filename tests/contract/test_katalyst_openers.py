@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.katalyst.open import open_tainters
 from koordebpf.configuration.checked import agent_config
-from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.run import open_tainters
+from koordebpf.strategies.katalyst.settings import KatalystSettings
 
 USUAL: dict[str, Any] = {"source": "api", "enforce": True, "node_name": "n1"}
 

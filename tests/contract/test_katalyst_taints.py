@@ -13,8 +13,8 @@ import pytest
 from koordebpf.errors import KubeConflict, KubeError, KubeGone
 from koordebpf.kube.cache.cnr import CNR_PATH
 from koordebpf.kube.clients.cnr_taints import MANAGER, OWNED, CnrTaints
-from koordebpf.kube.clients.katalyst_taints import KatalystTaints
 from koordebpf.kube.http.transport import open_cluster
+from koordebpf.strategies.katalyst.taints import KatalystTaints
 from tests.contract.apiserver import Exchange, Server, gives, status
 from tests.contract.node_store import OTHERS, NodeStore
 

@@ -21,13 +21,13 @@ from koordebpf.agent.parts import AgentParts
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.configuration.checked import agent_config
 from koordebpf.configuration.file import read_config
-from koordebpf.configuration.killers import named_killers
+from koordebpf.configuration.named_executors import named_executors
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
-from koordebpf.policy.katalyst.killers import KillerSettings
 from koordebpf.runner.measuring import Measuring
 from koordebpf.state.build import view_of_frame
 from koordebpf.store.sink import EVENTS, Event
+from koordebpf.strategies.katalyst.settings import KillerSettings
 from tests.contract.apiserver import Server, gives, until
 from tests.contract.cri_runtime import RUNNING, Runtime
 from tests.scenarios.test_katalyst import QUIET, Node, forced, kpod
@@ -171,7 +171,7 @@ def test_the_agents_own_executor_is_opened_once(kubeconfig: Path, stack: context
     config = replace(config_of({"default": "eviction-api-killer"}), kubeconfig=kubeconfig)
     parts, _ = opened(config, CgroupIndex(), stack)
     assert parts.killers == {"api": parts.executor}
-    assert named_killers(config) == {"eviction.katalyst.killers.default": "eviction-api-killer"}
+    assert named_executors(config) == (("eviction.katalyst.killers.default", "eviction-api-killer", "api"),)
 
 
 def test_an_agent_that_kills_by_cgroup_may_have_evictions_for_katalysts_plugins(

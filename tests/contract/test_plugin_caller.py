@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from koordebpf.collect.plugins.caller import PluginCaller
-from koordebpf.state.katalyst.measured import (
+from koordebpf.strategies.katalyst.outside import PluginCaller
+from koordebpf.strategies.katalyst.values import (
     Condition,
     EvictAsked,
     EvictionRecord,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.plugins.caller import PluginCaller
-from koordebpf.collect.plugins.registry import PluginRegistry
+from koordebpf.strategies.katalyst.outside import PluginCaller
+from koordebpf.strategies.katalyst.registry import PluginRegistry
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 

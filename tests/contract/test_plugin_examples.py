@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.state.katalyst.measured import TopAsk, TopPods
+from koordebpf.strategies.katalyst.values import TopAsk, TopPods
 from tests.support.outside_plugins import OutsidePlugins
 from tests.support.patience import patience
 from tests.support.plugin_pods import plugin_pod

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.plugins.access import PluginAccess
-from koordebpf.collect.plugins.registry import Change, PluginRegistry
 from koordebpf.slo.katalyst.access import AccessSettings, Validation
+from koordebpf.strategies.katalyst.registry import Change, PluginAccess, PluginRegistry
 from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin
 from tests.support.patience import patience

@@ -16,9 +16,9 @@ from koordebpf.kube.clients.cri import SOCKETS
 from koordebpf.kube.clients.pod_resources import SOCKET
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.sources.api import CONFIG_NAMESPACE
-from koordebpf.policy.katalyst.manager import GATE
-from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.report.http.listener import probes_beside
+from koordebpf.strategies.katalyst.decide import GATE
+from koordebpf.strategies.katalyst.settings import KatalystSettings
 from tests.contract.rbac import Rules
 from tests.deploy.rendered import DEPLOY, built, by_name, offered, overlay_with, pod_specs
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from koordebpf.cli.doctor import doctor as command
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.policy.katalyst.inner import INNER
+from koordebpf.strategies.katalyst.inner import INNER
 from tests.contract.eviction_plugin import Plugin
 
 NUMA_NODES = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))

@@ -18,11 +18,11 @@ import pytest
 from koordebpf.decision.decide_tick import tick_view
 from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.policy.katalyst.inner import INNER
-from koordebpf.policy.katalyst.plugins.network import NETWORK
-from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.store.frames import read_ticks
+from koordebpf.strategies.katalyst.inner import INNER
+from koordebpf.strategies.katalyst.plugins.cnr import NETWORK
+from koordebpf.strategies.katalyst.plugins.memory import RSS_OVERUSE
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
 from tests.host.rigs.live_node import LiveNode, or_skipped

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.policy.katalyst.plugins.reclaimed_numa import NUMA_BIND_RESULT
 from koordebpf.state.pods.requests import NET_BANDWIDTH, RECLAIMED_CPU
+from koordebpf.strategies.katalyst.plugins.cnr import NUMA_BIND_RESULT
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.support.loads.workloads import Holder

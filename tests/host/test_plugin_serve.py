@@ -19,10 +19,10 @@ from typing import Self
 import psutil
 import pytest
 
-from koordebpf.collect.plugins.access import PluginAccess
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.slo.katalyst.access import AccessSettings
-from koordebpf.state.katalyst.measured import Condition, TopAsk, TopPods
+from koordebpf.strategies.katalyst.registry import PluginAccess
+from koordebpf.strategies.katalyst.values import Condition, TopAsk, TopPods
 from tests.contract.apiserver import until
 from tests.support.loads.workloads import Holder
 from tests.support.nodes import MIB, NodeCgroup

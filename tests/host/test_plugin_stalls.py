@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.state.katalyst.measured import Condition, TopAsk, TopPods
+from koordebpf.strategies.katalyst.values import Condition, TopAsk, TopPods
 from tests.conftest import OTHER_MACHINE
 from tests.host.test_plugin_serve import NAME, Served, outside
 from tests.host.test_stall_net import LITTLE_PERCENT, NODE_MIB, SECONDS, Thrashing

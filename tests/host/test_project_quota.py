@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.katalyst.rootfs import Container, RootfsCollector
 from koordebpf.kernel.host.project_quota import project_of, project_use
+from koordebpf.strategies.katalyst.rootfs import Container, RootfsCollector
 from koordebpf.units import MIB
 from tests.contract.apiserver import until
 from tests.support.image_disk import ImageDisk, Layer, run

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.katalyst.rootfs import Container, Pods, RootfsCollector, WalkLimits
-from koordebpf.state.katalyst.measured import ImageFs, RootfsMeasured
+from koordebpf.strategies.katalyst.rootfs import Container, Pods, RootfsCollector, WalkLimits
+from koordebpf.strategies.katalyst.values import ImageFs, RootfsMeasured
 from koordebpf.units import MIB, NS_PER_S
 from tests.contract.apiserver import until
 from tests.support.image_disk import ImageDisk
@@ -196,7 +196,7 @@ def test_the_walk_keeps_to_its_share_of_a_core(disk: ImageDisk) -> None:
 _ELSEWHERE = """
 import sys, time
 from pathlib import Path
-from koordebpf.collect.katalyst.rootfs import Container, RootfsCollector
+from koordebpf.strategies.katalyst.rootfs import Container, RootfsCollector
 assert not Path(sys.argv[1]).exists()
 with RootfsCollector(lambda: {"a": (Container("c1", ()),)}, Path(sys.argv[1]), lambda _: False) as made:
     for _ in range(100):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX
+from koordebpf.strategies.katalyst.settings import KatalystSettings
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object
 from tests.cluster.objects import BASE

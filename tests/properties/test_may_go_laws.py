@@ -9,13 +9,13 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from koordebpf.policy.decide import decide
-from koordebpf.policy.katalyst.inner import InnerSettings
-from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
-from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.slo.katalyst.qos import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.katalyst.measured import KatalystMeasured, SystemMemory
 from koordebpf.state.view import Frame, PendingRelease, RefusedEviction
+from koordebpf.strategies.katalyst.inner import InnerSettings
+from koordebpf.strategies.katalyst.plugins.memory import SystemMemorySettings
+from koordebpf.strategies.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.values import KatalystMeasured, SystemMemory
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.properties.test_decision import frames
 from tests.scenarios.test_katalyst import Node, kpod

@@ -8,15 +8,15 @@ from koordebpf.decision.decide_tick import decided_again
 from koordebpf.decision.frames import decode_json
 from koordebpf.decision.strategies import StrategySettings
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.policy.katalyst.inner import InnerSettings
-from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION
-from koordebpf.policy.katalyst.plugins.numa_memory import NUMA_MEMORY, NodeTimes, NumaMemoryState
-from koordebpf.policy.katalyst.plugins.rootfs_overuse import RootfsOveruseSettings
-from koordebpf.policy.katalyst.plugins.rootfs_pressure import RootfsPressureSettings
-from koordebpf.policy.katalyst.settings import KatalystSettings
-from koordebpf.policy.katalyst.state import ManagerState
 from koordebpf.state.guard_facts import GuardFacts
-from koordebpf.state.katalyst.measured import (
+from koordebpf.store.frames import encode_decision
+from koordebpf.strategies.katalyst.decide import GATE, KATALYST_EVICTION
+from koordebpf.strategies.katalyst.inner import InnerSettings
+from koordebpf.strategies.katalyst.plugins.memory import NUMA_MEMORY, NodeTimes, NumaMemoryState
+from koordebpf.strategies.katalyst.plugins.rootfs import RootfsOveruseSettings, RootfsPressureSettings
+from koordebpf.strategies.katalyst.rounds import ManagerState
+from koordebpf.strategies.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.values import (
     EvictAsked,
     ImageFs,
     KatalystMeasured,
@@ -24,7 +24,6 @@ from koordebpf.state.katalyst.measured import (
     RootfsMeasured,
     RootfsUse,
 )
-from koordebpf.store.frames import encode_decision
 from koordebpf.units import GIB, NS_PER_S
 from tests.scenarios.test_katalyst import Node, kpod
 from tests.support.values.builders import NOW_NS, frame

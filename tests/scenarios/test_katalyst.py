@@ -12,16 +12,17 @@ from koordebpf.decision.decide_tick import TickDecision, decided_again
 from koordebpf.decision.frames import decode_json
 from koordebpf.decision.strategies import StrategySettings
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.policy.katalyst.inner import InnerSettings
-from koordebpf.policy.katalyst.manager import GATE, KATALYST_EVICTION, KatalystDecision
-from koordebpf.policy.katalyst.plugins.rss_overuse import RssOveruseSettings
-from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
-from koordebpf.policy.katalyst.settings import KatalystSettings
-from koordebpf.policy.katalyst.state import ManagerState, RemoteCall
 from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import GuardFacts
-from koordebpf.state.katalyst.measured import (
+from koordebpf.state.view import PastEviction, PendingRelease
+from koordebpf.store.v1.encode import encode_decision
+from koordebpf.strategies.katalyst.decide import GATE, KATALYST_EVICTION, KatalystDecision
+from koordebpf.strategies.katalyst.inner import InnerSettings
+from koordebpf.strategies.katalyst.plugins.memory import RssOveruseSettings, SystemMemorySettings
+from koordebpf.strategies.katalyst.rounds import ManagerState, RemoteCall
+from koordebpf.strategies.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.values import (
     Condition,
     EvictAsked,
     EvictionRecord,
@@ -33,8 +34,6 @@ from koordebpf.state.katalyst.measured import (
     Threshold,
     TopPods,
 )
-from koordebpf.state.view import PastEviction, PendingRelease
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import GIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 

@@ -11,12 +11,12 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from koordebpf.policy.katalyst.killers import KillerSettings
-from koordebpf.policy.katalyst.pods import SkipSettings
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.view import ExecutorName, RefusedEviction
 from koordebpf.store.v1.decode import decode_plan
 from koordebpf.store.v1.encode import encode_plan
+from koordebpf.strategies.katalyst.plugin import SkipSettings
+from koordebpf.strategies.katalyst.settings import KillerSettings
 from koordebpf.units import NS_PER_S
 from tests.scenarios.test_katalyst import QUIET, Node, forced, kpod, soft
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, node_plan_of

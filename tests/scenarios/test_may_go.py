@@ -7,15 +7,14 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.katalyst.inner import InnerSettings
-from koordebpf.policy.katalyst.plugins.numa_memory import NumaMemorySettings
-from koordebpf.policy.katalyst.plugins.rootfs_overuse import RootfsOveruseSettings
-from koordebpf.policy.katalyst.plugins.rootfs_pressure import RootfsPressureSettings
-from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
-from koordebpf.policy.katalyst.settings import KatalystSettings
-from koordebpf.state.katalyst.measured import (
-    Cnr,
-    CnrZone,
+from koordebpf.state.cnr import Cnr, CnrZone
+from koordebpf.state.pods.requests import RECLAIMED_CPU
+from koordebpf.state.view import PendingRelease, RefusedEviction
+from koordebpf.strategies.katalyst.inner import InnerSettings
+from koordebpf.strategies.katalyst.plugins.memory import NumaMemorySettings, SystemMemorySettings
+from koordebpf.strategies.katalyst.plugins.rootfs import RootfsOveruseSettings, RootfsPressureSettings
+from koordebpf.strategies.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.values import (
     ImageFs,
     KatalystMeasured,
     NumaMemory,
@@ -24,8 +23,6 @@ from koordebpf.state.katalyst.measured import (
     RootfsUse,
     SystemMemory,
 )
-from koordebpf.state.pods.requests import RECLAIMED_CPU
-from koordebpf.state.view import PendingRelease, RefusedEviction
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.scenarios.test_katalyst import QUIET, Node, forced, hard, kpod, soft
 from tests.support.values.builders import NOW_NS, PodAndMeasure, pod

@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from koordebpf.collect.plugins.served import plugin_info, threshold_message
 from koordebpf.kube.plugins.messages import PLUGIN_SERVICE, REGISTRATION_SERVICE
 from koordebpf.kube.plugins.server import GrpcServer
-from koordebpf.state.katalyst.measured import Threshold
+from koordebpf.strategies.katalyst.serve import plugin_info, threshold_message
+from koordebpf.strategies.katalyst.values import Threshold
 
 _PAUSE_S = 0.1
 

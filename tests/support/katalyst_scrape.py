@@ -11,16 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.decision.decide_tick import TickDecision, tick_view
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
-from koordebpf.policy.katalyst.settings import KatalystSettings
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.report.http.routes import Health
-from koordebpf.report.katalyst.sink import KatalystSink
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.state.katalyst.measured import KatalystFacts
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.sink import RoundEnded, StrategyActed
+from koordebpf.store.sink import RoundEnded
+from koordebpf.strategies.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.sink import KatalystSink
+from koordebpf.strategies.katalyst.values import KatalystFacts
 from tests.scenarios.test_katalyst import QUIET, Node
 from tests.support.values.builders import NOW_NS, PodAndMeasure
 
@@ -34,9 +32,9 @@ class ScrapedNode(Node):
     def __init__(self, pods: Iterable[PodAndMeasure], settings: KatalystSettings = QUIET) -> None:
         super().__init__(pods, settings)
         self.metrics, self.health = AgentMetrics(), Health()
-        self.sink = KatalystSink(
-            settings, self.metrics, self.health, OpenPlans("n1", dry_run=False), lambda: self.now_ns
-        )
+        self.sink = KatalystSink(settings, dry_run=False, clock_ns=lambda: self.now_ns)
+        self.metrics.node.strategies.append(self.sink.families)
+        self.health.beside.parts.append(self.sink.checks)
         self.facts = KatalystFacts()
         self.now_ns = NOW_NS
 
@@ -46,7 +44,7 @@ class ScrapedNode(Node):
         assert self.tick is not None
         view = tick_view(self.tick)
         self.now_ns = view.now_ns
-        self.sink.publish(StrategyActed(KATALYST_EVICTION.name, self.facts, (), view.now_ns + ACTED_NS, 0.0))
+        self.sink.acted(self.facts, view.now_ns + ACTED_NS)
         self.sink.publish(RoundEnded(self.tick, view, decision, SIGNALS))
         return decision
 
@@ -57,7 +55,7 @@ class ScrapedNode(Node):
     def failing(self, after_s: float = 0) -> dict[str, str]:
         """Return the problems of all checks, so long after the last round."""
         now_ns = self.now_ns + int(after_s * 1e9)
-        return {each.name: why for each in self.health.parts() if (why := each.failure(now_ns)) is not None}
+        return {each.name: why for each in self.sink.checks() if (why := each.failure(now_ns)) is not None}
 
     def scrape(self) -> list[Metric]:
         """Return the families of a scrape."""

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from koordebpf.collect.plugins.access import PluginAccess
-from koordebpf.collect.plugins.caller import PluginCaller
-from koordebpf.collect.plugins.registry import PluginRegistry
-from koordebpf.state.katalyst.measured import PluginAnswer, TopAsk
+from koordebpf.strategies.katalyst.outside import PluginCaller
+from koordebpf.strategies.katalyst.registry import PluginAccess, PluginRegistry
+from koordebpf.strategies.katalyst.values import PluginAnswer, TopAsk
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 

@@ -12,11 +12,6 @@ import msgspec
 from koordebpf.decision.decide_tick import tick_view
 from koordebpf.decision.strategies import PARTS, STRATEGIES, settings_of
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.policy.katalyst.inner import INNER, choose_inside, look_inside
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
-from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.pods import candidates, katalyst_pods
-from koordebpf.state.katalyst.measured import KatalystMeasured, PluginAnswer
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.terms import PodTerms
@@ -27,6 +22,10 @@ from koordebpf.strategies.cpu_burst.decide import CPU_BURST
 from koordebpf.strategies.cpu_burst.values import BurstView, burst_view
 from koordebpf.strategies.hooks.decide import HOOKS_PART
 from koordebpf.strategies.hooks.values import HookView, hook_view
+from koordebpf.strategies.katalyst.decide import KATALYST_EVICTION
+from koordebpf.strategies.katalyst.inner import INNER, choose_inside, look_inside
+from koordebpf.strategies.katalyst.plugin import Seen, candidates, katalyst_pods
+from koordebpf.strategies.katalyst.values import KatalystMeasured, PluginAnswer
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
 from koordebpf.strategies.memory_qos.values import MemoryQosView, memory_qos_view
 

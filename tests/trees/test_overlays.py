@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.katalyst.rootfs import LayerTable, RootfsCollector
 from koordebpf.kernel.host.overlays import NodeFiles, Overlay, node_files, open_below, overlays
-from koordebpf.state.katalyst.measured import ImageFs
+from koordebpf.strategies.katalyst.rootfs import LayerTable, RootfsCollector
+from koordebpf.strategies.katalyst.values import ImageFs
 
 HOST = """22 1 254:0 / / rw - ext4 /dev/root rw
 40 22 0:40 / /run/containerd/io.containerd.runtime.v2.task/k8s.io/abc/rootfs rw shared:9 - overlay overlay \

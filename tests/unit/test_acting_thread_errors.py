@@ -21,9 +21,6 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.cri import CriExecutor, CriLimits
 from koordebpf.act.eviction_hooks.ran import Ran
 from koordebpf.act.taint import NodeMarker
-from koordebpf.collect.katalyst import rootfs as rootfs_module
-from koordebpf.collect.katalyst.rootfs import RootfsCollector
-from koordebpf.collect.plugins.caller import _Round
 from koordebpf.controller.election import Election, Terms
 from koordebpf.jobs.node_metric import publish as metric_module
 from koordebpf.jobs.node_metric.publish import NodeMetricReporter
@@ -42,6 +39,9 @@ from koordebpf.report.http.listener import HttpListener, Reply, bound_to
 from koordebpf.report.pod_event import PodEvent
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.recorder.recorder import Recorder
+from koordebpf.strategies.katalyst import rootfs as rootfs_module
+from koordebpf.strategies.katalyst.outside import _Round
+from koordebpf.strategies.katalyst.rootfs import RootfsCollector
 from tests.contract.apiserver import listing, pod, until
 from tests.contract.test_listener import probe
 from tests.support.values.rounds import round_ended

@@ -13,15 +13,11 @@ from typing import Any
 import pytest
 
 from koordebpf.act import reclaimer as reclaimer_module
-from koordebpf.act.notify import PodNotifier
 from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.agent.lifecycle import node_lock as lock_module
 from koordebpf.agent.lifecycle.node_lock import NodeLock, StandBy
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
-from koordebpf.collect.plugins import registry as registry_module
-from koordebpf.collect.plugins.caller import PluginCaller
-from koordebpf.collect.plugins.registry import PluginRegistry
 from koordebpf.jobs.hardware import cpi as cpi_module
 from koordebpf.jobs.hardware.beside_loop import BesideLoop
 from koordebpf.jobs.hardware.containers import ContainerCgroup
@@ -41,6 +37,10 @@ from koordebpf.store.line_sink import LineSink
 from koordebpf.store.outputs import rotated_file
 from koordebpf.store.pod_list import KeptList
 from koordebpf.store.shadow.kept_week import WeekKeeper
+from koordebpf.strategies.katalyst import registry as registry_module
+from koordebpf.strategies.katalyst.notices import PodNotifier
+from koordebpf.strategies.katalyst.outside import PluginCaller
+from koordebpf.strategies.katalyst.registry import PluginRegistry
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 from tests.unit.agent.test_sole_agent import machine

@@ -8,7 +8,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
-from koordebpf.configuration.killers import named_killers
+from koordebpf.configuration.named_executors import named_executors
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
@@ -17,7 +17,6 @@ from koordebpf.kernel.cgroup.lifted import CpuPlace
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
 from koordebpf.kube.clients.cri import RunningContainer
-from koordebpf.policy.katalyst.killers import EXECUTORS
 from koordebpf.policy.ladder_settings import Rung
 
 
@@ -93,7 +92,7 @@ def _kills_by(config: AgentConfig) -> str | None:
         return "executor.killAfter"
     if config.emergency.action == "kill-be":
         return "emergency.action kill-be"
-    for place, each in named_killers(config).items():
-        if EXECUTORS[each] == "cgroup":
-            return f"{place} {each}"
+    for each in named_executors(config):
+        if each.executor == "cgroup":
+            return f"{each.place} {each.value}"
     return "the rung kill of eviction.ladder" if Rung.KILL in config.eviction.ladder.rungs else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from koordebpf.agent.katalyst.open import needs_cnr
 from koordebpf.agent.victims import may_be_victim
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.pod_keys import read_by_name
+from koordebpf.decision.strategies import reads_cnr
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import Source
 from koordebpf.kube.sources.file import FileSource
@@ -36,7 +36,7 @@ def open_source(config: AgentConfig) -> Source:
         wanted = Wanted(
             may_be_evicted=may_be_victim(config),
             namespace_labels=asked_labels(config.eviction.exemptions),
-            with_cnr=needs_cnr(config),
+            with_cnr=reads_cnr(config.feature_gates),
             keys=keys,
         )
         return ApiSource(open_cluster(config.kubeconfig, config.kube_context), config.node_name, wanted=wanted)

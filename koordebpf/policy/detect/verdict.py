@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.state.amount import Dimension, Resource
+from koordebpf.state.amount import PODS, Dimension, Resource
 from koordebpf.state.measured import TimeTo
 
 
@@ -92,6 +92,11 @@ class Verdict(msgspec.Struct, frozen=True):
     def need(self) -> int:
         """The sum of the needs: all are of one resource."""
         return sum(need.need for need in self.needs)
+
+    @property
+    def is_by_name(self) -> bool:
+        """Whether pods are asked for by name: then pods are what is counted, and no amount is short."""
+        return any(need.dimension.resource.unit == PODS for need in self.needs)
 
     def is_for(self, resource: Resource) -> bool:
         """Tell whether it fires because this resource is short."""

@@ -20,7 +20,6 @@ from koordebpf.kernel.io.worker import thread_problems
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.printable import json_bytes, printable
 from koordebpf.report.beside import Beside
-from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, Request, bound_to, probes_beside
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage
@@ -46,7 +45,6 @@ class Health:
         self.signals: SignalQuality | None = None
         self.beside = Beside()
         self._ineligible: str | None = None
-        self.parts: Callable[[], Sequence[HealthCheck]] = tuple  # shown beside; readiness does not depend on them
 
     def publish(self, event: Event) -> None:
         """Be ready after a round, and not after a tick that failed, until a full one succeeds."""
@@ -76,7 +74,7 @@ class Health:
 
     def checks(self, now_ns: int) -> Mapping[str, str | None]:
         """Return the parts by name, and why one does not work: readiness does not depend on them."""
-        parts = {each.name: each.failure(now_ns) for each in (*self.parts(), *self.beside.all_checks())}
+        parts = {each.name: each.failure(now_ns) for each in self.beside.all_checks()}
         parts |= {f"thread {name}": f"an unexpected error: {why}" for name, why in thread_problems().items()}
         parts |= degradations()
         return parts if self._ineligible is None else {**parts, "eligible pods": self._ineligible}

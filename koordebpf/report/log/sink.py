@@ -85,7 +85,7 @@ class LogSink:
                 self._say(f"late:{entry.uid}", sentence, now_ns)
             case FileChanged(change):
                 self._changed(change)
-            case StrategyActed(_, _, news, now_ns):
+            case StrategyActed(_, news, now_ns):
                 for each in news:
                     self._say(f"request:{each.plugin}:{each.uid}:{each.code}", request_sentence(each), now_ns)
             case ProblemsSeen(by_reason, now_ns):

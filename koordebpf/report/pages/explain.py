@@ -10,7 +10,7 @@ from koordebpf.errors import ConfigError, json_error
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
-from koordebpf.report.pages.amounts import is_asked_for, released_text
+from koordebpf.report.pages.amounts import released_text
 from koordebpf.report.pages.columns import filled
 from koordebpf.state.outcome import HookResult, Outcome, Result
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
@@ -89,7 +89,7 @@ def _feature(feature: AuditedFeature, outcomes: dict[str, Outcome], fate: str) -
     sums = feature.balance
     # How many bytes would end stalls is not known.
     needed = f"{sums.text(sums.need)} were needed" if verdict.stall is None else verdict.reason
-    if is_asked := is_asked_for(verdict):
+    if is_asked := verdict.is_by_name:
         needed = f"plugins ask for {sums.text(sums.need)}"
     parts = [f"{verdict.feature}: {needed}"]
     if sums.pending:

@@ -15,7 +15,6 @@ from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
 from koordebpf.printable import page, printable
 from koordebpf.report.headline import headline, plain_words
-from koordebpf.report.pages.amounts import is_asked_for
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.dead_man import dead_man_lines, dead_man_ranking
 from koordebpf.report.pages.other_decisions import decision_lines
@@ -86,7 +85,7 @@ def _round(feature: FeaturePlan, said: str) -> list[str]:
     note = f"Koordinator: {sums.text(other)}" if other is not None and other != sums.need else ""
     if feature.verdict.stall is not None:
         note = "at most, for the rung reclaim"
-    if is_asked_for(feature.verdict):
+    if feature.verdict.is_by_name:
         return [
             _said("asked for", sums.text(sums.need)),
             _said("evicted", sums.text(sums.credit)),
@@ -221,7 +220,7 @@ def _columns(feature: FeaturePlan, shown: Sequence[Candidate]) -> list[_Column]:
     if by_priority and any(each.sub_priority not in (None, each.priority) for each in shown):
         columns.append(("sub", lambda each: "-" if each.sub_priority is None else str(each.sub_priority)))
     resource, needs = feature.balance.resource, feature.verdict.amounts
-    if is_asked_for(feature.verdict):
+    if feature.verdict.is_by_name:
         resource = MEMORY
     columns.append(("used", lambda each: _amount(resource, each.of(resource).used)))
     asked = [each for each in needs if not each.is_use]

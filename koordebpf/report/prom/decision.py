@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -44,19 +43,11 @@ class Histogram:
         return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self._sum_s)
 
 
-class KatalystFamilies(Protocol):
-    """The metrics of Katalyst's eviction manager; `katalyst.KatalystMetrics` are these."""
-
-    def families(self) -> Iterator[Metric]:
-        """Yield its metrics."""
-
-
 class DecisionMetrics:
     """Needs, guards, evictions and how long they took. The dictionaries are copied before they are walked."""
 
     def __init__(self) -> None:
         self.is_dry_run = True
-        self.katalyst: KatalystFamilies | None = None  # where its feature gate is on
         self.needs: dict[str, Amount] = {}  # feature → need of the last tick
         self.closed_guards: tuple[str, ...] = ()  # codes
         self.pending_bytes = 0
@@ -131,8 +122,6 @@ class DecisionMetrics:
         yield self.decided_to_freed.family(
             "koordebpf_decision_to_freed_seconds", "From the plan to the victims' memory free again."
         )
-        if self.katalyst is not None:
-            yield from self.katalyst.families()
 
 
 # A family for each unit; those of memory and CPU are there before anything was judged.

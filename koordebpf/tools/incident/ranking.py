@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
-from koordebpf.report.pages.amounts import is_asked_for
 from koordebpf.report.sentences import outcome_sentence
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome
@@ -75,7 +74,7 @@ def _stays(each: Candidate, feature: AuditedFeature) -> str:
     sums = feature.balance
     if not feature.verdict.fires:
         return "stays: this feature does not fire"
-    if feature.victims and not sums.missing and not is_asked_for(feature.verdict):
+    if feature.victims and not sums.missing and not feature.verdict.is_by_name:
         return f"stays: {sums.text(sums.credit)} of the victims cover the {sums.text(sums.need)} that were needed"
     return f"stays: {feature.reason or feature.verdict.reason}"
 

@@ -29,7 +29,6 @@ from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.policy.katalyst.manager import KATALYST_EVICTION
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.measuring import Measuring
 from koordebpf.runner.runner import Runner
@@ -152,7 +151,7 @@ class _Node:
         config = self._config
         return frame_of(self._cluster, measured, feature_gates=config.feature_gates, executor=config.executor)
 
-    # Katalyst's manager times its own rounds: with what it remembers it would not be due.
+    # With what one that keeps time remembers it would not be due.
     def states(self, measured: Measured) -> dict[str, Any]:
         config = self._config
         gates = {each.gate: True for each in OWN_STRATEGIES}
@@ -162,9 +161,7 @@ class _Node:
         return {
             each.name: decision.state
             for each in OWN_STRATEGIES
-            if each is not KATALYST_EVICTION
-            and (decision := made.get(each.name)) is not None
-            and decision.state != each.state()
+            if not each.keeps_time and (decision := made.get(each.name)) is not None and decision.state != each.state()
         }
 
 

@@ -10,8 +10,9 @@ from datetime import datetime
 
 import pytest
 
-from koordebpf.act.taint import CLOSE_S, CnrTainter, Taints
+from koordebpf.act.taint import CLOSE_S
 from koordebpf.errors import KubeError, KubeGone
+from koordebpf.strategies.katalyst.taints import CnrTainter, Taints
 from tests.contract.apiserver import until
 
 DISK = frozenset({("node.katalyst.kubewharf.io/Disk", "NoSchedule", "reclaimed_cores")})

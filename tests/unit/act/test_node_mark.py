@@ -10,12 +10,13 @@ from datetime import datetime
 import pytest
 
 from koordebpf.act import taint
-from koordebpf.act.taint import NodeMarker, Tainter, Taints
+from koordebpf.act.taint import NodeMarker
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.clients.taints import Mark
 from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
 from koordebpf.policy.taint import MarkTiming, is_memory_short
 from koordebpf.state.amount import MEMORY, USED, dimension
+from koordebpf.strategies.katalyst.taints import Tainter, Taints
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 from tests.support.played_waits import PlayedCondition

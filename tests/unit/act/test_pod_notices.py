@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.notify import NOTICE, NoticeFolders, PodNotifier
 from koordebpf.policy.requests import SoftNotice
+from koordebpf.strategies.katalyst.notices import NOTICE, NoticeFolders, PodNotifier
 from tests.contract.apiserver import until
 
 FOLDER = "web@@__@@default"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koordebpf.act.notify import PodNotifier
-from koordebpf.agent.katalyst.manager import KatalystEffects
 from koordebpf.store.sink import NoticeEnded
+from koordebpf.strategies.katalyst.notices import PodNotifier
+from koordebpf.strategies.katalyst.run import KatalystEffects
 from tests.contract.apiserver import until
 from tests.scenarios.test_katalyst import Node, kpod, soft
 

@@ -6,14 +6,13 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from koordebpf.agent.katalyst.manager import Katalyst
-from koordebpf.agent.katalyst.sockets import PluginSockets
 from koordebpf.slo.katalyst.access import Validation
-from koordebpf.state.katalyst.measured import KatalystFacts
+from koordebpf.strategies.katalyst.run import Katalyst, PluginSockets
+from koordebpf.strategies.katalyst.values import KatalystFacts
 
 if TYPE_CHECKING:
-    from koordebpf.agent.katalyst.plugins import EvictionPlugins
-    from koordebpf.policy.katalyst.state import RemoteCall
+    from koordebpf.strategies.katalyst.outside import EvictionPlugins
+    from koordebpf.strategies.katalyst.rounds import RemoteCall
 
 CALL = cast("RemoteCall", "a call")
 JUDGED = Validation("p", False, "no_permission", "someone")
@@ -63,7 +62,8 @@ def test_how_plugins_were_judged_is_reported(tmp_path: Path) -> None:
 
     sockets = PluginSockets(tmp_path, lambda: cast("EvictionPlugins", Plugins()))
     manager, none = (
-        Katalyst(cast("Any", None), cast("Any", None), cast("Any", Effects()), each) for each in (sockets, None)
+        Katalyst(cast("Any", None), cast("Any", None), cast("Any", Effects()), cast("Any", None), each)
+        for each in (sockets, None)
     )
     assert manager.facts == none.facts == KatalystFacts({"taint": None})
     with socket.socket(socket.AF_UNIX) as listening:

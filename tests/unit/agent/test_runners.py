@@ -96,9 +96,10 @@ def names(parts: tuple[Runner, ...]) -> list[str]:
 
 
 def test_what_a_strategy_runs_is_loaded_only_where_its_gate_is_on() -> None:
+    running = (".run", ".measure", ".monitor", ".doctor", ".sink", ".metrics", ".sockets", ".notices", ".taints")
     code = (
         "import sys, koordebpf.agent.run, koordebpf.cli.run; print([name for name in sys.modules"
-        " if name.startswith('koordebpf.strategies.') and name.endswith(('.run', '.measure', '.monitor'))])"
+        f" if name.startswith('koordebpf.strategies.') and name.endswith({running})])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

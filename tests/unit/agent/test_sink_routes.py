@@ -93,3 +93,17 @@ def test_an_event_is_given_to_those_alone_that_take_it() -> None:
         sinks.publish(event)
     assert (broken.got, ended.got, both.got) == ([events[0]], [events[0]], [events[0], events[1]])
     assert sinks.errors == {"broken": 1}
+
+
+def test_one_that_is_added_takes_events_after_the_others() -> None:
+    order: list[str] = []
+
+    class Ordered(Taker):
+        def publish(self, event: Event) -> None:
+            order.append(self.name)
+
+    sinks = Sinks((Ordered("first", TickEnded),), SystemClock())
+    sinks.add(Ordered("added", TickEnded))
+    sinks.publish(TickEnded(1))
+    sinks.publish(TickFailed("disk on fire"))
+    assert order == ["first", "added"]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from koordebpf.cli import _group, main
-from koordebpf.tools.plugin_server import read_token
+from koordebpf.strategies.katalyst.serve import read_token
 
 pytestmark = pytest.mark.usefixtures("logged")
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.katalyst import collector as cnr_module
-from koordebpf.collect.katalyst import memory as module
-from koordebpf.collect.katalyst.collector import KatalystCollector, links_of
-from koordebpf.collect.katalyst.memory import KatalystMemory
-from koordebpf.state.katalyst.measured import Cnr, CnrZone, ImageFs, RootfsMeasured
+from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.measured import MemoryParts, NodeMeasure
+from koordebpf.strategies.katalyst import measure as cnr_module
+from koordebpf.strategies.katalyst import measure as module
+from koordebpf.strategies.katalyst.measure import KatalystCollector, KatalystMemory, links_of
+from koordebpf.strategies.katalyst.values import ImageFs, RootfsMeasured
 from tests.support.played_signals import StalledNode
 
 PSI = "some avg10={} avg60=2.00 avg300=1.00 total=1200\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=3\n"

@@ -9,11 +9,6 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.plugins.access import PluginAccess
-from koordebpf.collect.plugins.caller import thresholds_answer, top_answer
-from koordebpf.collect.plugins.qualify import Refusal, qualified, try_plugin
-from koordebpf.collect.plugins.served import by_uid, plugin_info, threshold_message, top_message
-from koordebpf.collect.plugins.sockets import sockets_below
 from koordebpf.kube.clients.grpc import GrpcError
 from koordebpf.kube.clients.protobuf import decode, encode
 from koordebpf.kube.plugins.messages import (
@@ -27,7 +22,11 @@ from koordebpf.kube.plugins.messages import (
     SOFT_MET,
     VERSION,
 )  # fmt: skip
-from koordebpf.state.katalyst.measured import Condition, EvictAsked, Threshold, TopPods
+from koordebpf.strategies.katalyst.outside import thresholds_answer, top_answer
+from koordebpf.strategies.katalyst.registry import PluginAccess, Refusal, qualified, try_plugin
+from koordebpf.strategies.katalyst.serve import by_uid, plugin_info, threshold_message, top_message
+from koordebpf.strategies.katalyst.sockets import sockets_below
+from koordebpf.strategies.katalyst.values import Condition, EvictAsked, Threshold, TopPods
 
 MET = {
     "threshold_value": 0.8, "observed_value": 0.9, "threshold_operator": GREATER_THAN, "met_type": HARD_MET,

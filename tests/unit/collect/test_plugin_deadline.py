@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.plugins import caller as module
-from koordebpf.collect.plugins.caller import PluginCaller
+from koordebpf.strategies.katalyst import outside as module
+from koordebpf.strategies.katalyst.outside import PluginCaller
 from tests.support.patience import patience
 
 

@@ -10,12 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from koordebpf.agent.katalyst.open import open_rootfs
-from koordebpf.collect.katalyst.rootfs import Container, NodeContainers
-from koordebpf.policy.katalyst.inner import InnerSettings
-from koordebpf.policy.katalyst.plugins.rootfs_overuse import RootfsOveruseSettings
-from koordebpf.policy.katalyst.plugins.rootfs_pressure import RootfsPressureSettings
-from koordebpf.policy.katalyst.settings import KatalystSettings
+from koordebpf.strategies.katalyst.inner import InnerSettings
+from koordebpf.strategies.katalyst.plugins.rootfs import RootfsOveruseSettings, RootfsPressureSettings
+from koordebpf.strategies.katalyst.rootfs import Container, NodeContainers
+from koordebpf.strategies.katalyst.run import open_rootfs
+from koordebpf.strategies.katalyst.settings import KatalystSettings
 from tests.unit.attribution.test_index import APP, APP_ID, POD_ID, SIDECAR, mkdir, pod, rmdir, walked
 
 MOUNT = Path("/sys/fs/cgroup")

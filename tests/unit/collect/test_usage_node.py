@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.katalyst.rootfs import RootfsCollector
 from koordebpf.jobs.usage_series.collector import NodeUse, WholeNode
 from koordebpf.jobs.usage_series.groups import UsageGroup
+from koordebpf.strategies.katalyst.rootfs import RootfsCollector
 from tests.contract.apiserver import until
 from tests.support.played_signals import StalledNode
 

@@ -8,28 +8,26 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.katalyst.clocks import MetSince
-from koordebpf.policy.katalyst.inner import INNER, InnerSettings, choose_inside, look_inside
-from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.plugins.network import NETWORK, NIC_SELECTION_RESULT, NetworkSettings, NetworkState
-from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED, ReclaimedSettings
-from koordebpf.policy.katalyst.plugins.reclaimed_numa import NUMA_BIND_RESULT, RECLAIMED_NUMA
-from koordebpf.policy.katalyst.pods import katalyst_pods
-from koordebpf.policy.katalyst.requests import gather
 from koordebpf.policy.strategy import Empty
 from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
 from koordebpf.slo.katalyst.taints import cnr_taints_of
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.katalyst.measured import (
-    Cnr,
-    CnrZone,
-    EvictAsked,
-    KatalystMeasured,
-    PluginAnswer,
-    Threshold,
-    TopPods,
-)
+from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.pods.requests import NET_BANDWIDTH, RECLAIMED_CPU, RECLAIMED_MEMORY
+from koordebpf.strategies.katalyst.inner import INNER, InnerSettings, choose_inside, look_inside
+from koordebpf.strategies.katalyst.plugin import Seen, katalyst_pods
+from koordebpf.strategies.katalyst.plugins.cnr import (
+    NETWORK,
+    NIC_SELECTION_RESULT,
+    NUMA_BIND_RESULT,
+    RECLAIMED,
+    RECLAIMED_NUMA,
+    NetworkSettings,
+    NetworkState,
+    ReclaimedSettings,
+)
+from koordebpf.strategies.katalyst.requests import MetSince, gather
+from koordebpf.strategies.katalyst.values import EvictAsked, KatalystMeasured, PluginAnswer, Threshold, TopPods
 from koordebpf.units import GIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 

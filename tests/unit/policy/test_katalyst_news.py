@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from koordebpf.policy.katalyst.news import ReportedRequests, request_news
-from koordebpf.policy.katalyst.requests import Refused, Requests, Wanted
 from koordebpf.policy.requests import RequestNews
 from koordebpf.state.build import view_of_frame
+from koordebpf.strategies.katalyst.requests import Refused, ReportedRequests, Requests, Wanted, request_news
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, pod
 

@@ -6,34 +6,35 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
-from koordebpf.policy.katalyst.inner import INNER
-from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.plugins.numa_memory import (
-    NUMA_MEMORY,
-    NodeTimes,
-    NumaMemorySettings,
-    NumaMemoryState,
-    are_short,
-    counted,
-    watermarks,
-)
-from koordebpf.policy.katalyst.plugins.ranking import Action, memory_of, ranked
-from koordebpf.policy.katalyst.plugins.reclaimed import RECLAIMED, ReclaimedSettings
-from koordebpf.policy.katalyst.plugins.rss_overuse import RSS_OVERUSE, RssOveruseSettings
-from koordebpf.policy.katalyst.plugins.system_memory import (
-    SYSTEM_MEMORY,
-    SystemMemorySettings,
-    SystemMemoryState,
-    used_threshold_bytes,
-)
-from koordebpf.policy.katalyst.pods import katalyst_pods
-from koordebpf.policy.katalyst.requests import go_float
 from koordebpf.policy.strategy import Empty
 from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE, qos_level, rss_overuse_ratio
 from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.katalyst.measured import Cnr, KatalystMeasured, NumaMemory, SystemMemory
+from koordebpf.state.cnr import Cnr
 from koordebpf.state.pods.requests import RECLAIMED_CPU
+from koordebpf.strategies.katalyst.inner import INNER
+from koordebpf.strategies.katalyst.plugin import Seen, katalyst_pods
+from koordebpf.strategies.katalyst.plugins.cnr import RECLAIMED, ReclaimedSettings
+from koordebpf.strategies.katalyst.plugins.memory import (
+    NUMA_MEMORY,
+    RSS_OVERUSE,
+    SYSTEM_MEMORY,
+    Action,
+    NodeTimes,
+    NumaMemorySettings,
+    NumaMemoryState,
+    RssOveruseSettings,
+    SystemMemorySettings,
+    SystemMemoryState,
+    are_short,
+    counted,
+    memory_of,
+    ranked,
+    used_threshold_bytes,
+    watermarks,
+)
+from koordebpf.strategies.katalyst.requests import go_float
+from koordebpf.strategies.katalyst.values import KatalystMeasured, NumaMemory, SystemMemory
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 

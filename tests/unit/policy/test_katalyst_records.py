@@ -12,13 +12,12 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from koordebpf.policy.katalyst.records import records_of, with_records
-from koordebpf.policy.katalyst.requests import BUCKET_NS, KEPT_NS, Past, with_settled
-from koordebpf.policy.katalyst.state import RemoteCall
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.katalyst.measured import EvictionRecord, TopAsk
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.view import NodeView, PastEviction, PodView
+from koordebpf.strategies.katalyst.requests import BUCKET_NS, KEPT_NS, Past, with_settled
+from koordebpf.strategies.katalyst.rounds import RemoteCall, records_of, with_records
+from koordebpf.strategies.katalyst.values import EvictionRecord, TopAsk
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import frame, supposed
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.plugins.disk_threshold import MAX_AGE_NS, amount_of, limit_of, part_of
-from koordebpf.policy.katalyst.plugins.rootfs_overuse import ROOTFS_OVERUSE, RootfsOveruseSettings
-from koordebpf.policy.katalyst.plugins.rootfs_pressure import (
-    ROOTFS_PRESSURE,
-    SCOPE,
-    RootfsPressureSettings,
-    RootfsPressureState,
-    is_short,
-)
-from koordebpf.policy.katalyst.pods import katalyst_pods
 from koordebpf.policy.strategy import Empty
 from koordebpf.slo.katalyst.qos import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.katalyst.measured import (
+from koordebpf.strategies.katalyst.plugin import Seen, katalyst_pods
+from koordebpf.strategies.katalyst.plugins.rootfs import (
+    MAX_AGE_NS,
+    ROOTFS_OVERUSE,
+    ROOTFS_PRESSURE,
+    SCOPE,
+    RootfsOveruseSettings,
+    RootfsPressureSettings,
+    RootfsPressureState,
+    amount_of,
+    is_short,
+    limit_of,
+    part_of,
+)
+from koordebpf.strategies.katalyst.values import (
     Condition,
     EvictAsked,
     ImageFs,

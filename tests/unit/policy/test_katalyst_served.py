@@ -6,10 +6,12 @@ from msgspec.structs import replace
 
 from koordebpf.kube.plugins.given_source import given_pod
 from koordebpf.policy.evict.settings import StallSettings
-from koordebpf.policy.katalyst.plugin import Seen
-from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
-from koordebpf.policy.katalyst.pods import katalyst_pods
-from koordebpf.policy.katalyst.served import (
+from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
+from koordebpf.state.pods.facts import facts_of_pods
+from koordebpf.state.stalls.sample import StallSample
+from koordebpf.strategies.katalyst.plugin import Seen, katalyst_pods
+from koordebpf.strategies.katalyst.plugins.memory import SystemMemorySettings
+from koordebpf.strategies.katalyst.served import (
     STALL_GATES,
     STALL_SCOPE,
     STALL_STRATEGY,
@@ -18,10 +20,7 @@ from koordebpf.policy.katalyst.served import (
     served_threshold,
     served_top,
 )
-from koordebpf.state.katalyst.measured import KatalystMeasured, SystemMemory, TopPods
-from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
-from koordebpf.state.pods.facts import facts_of_pods
-from koordebpf.state.stalls.sample import StallSample
+from koordebpf.strategies.katalyst.values import KatalystMeasured, SystemMemory, TopPods
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.support.plugin_pods import plugin_pod
 from tests.support.values.builders import view_of_measured

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.policy.katalyst.killers import LONGEST_STOP_S, KillerSettings, grace_s
-from koordebpf.policy.katalyst.pods import KatalystPod
-from koordebpf.policy.katalyst.requests import Wanted
 from koordebpf.slo.katalyst.qos import QosLevel
 from koordebpf.state.pods.terms import PodTerms
 from koordebpf.state.view import KillerName, PodView
+from koordebpf.strategies.katalyst.plugin import KatalystPod
+from koordebpf.strategies.katalyst.requests import Wanted
+from koordebpf.strategies.katalyst.settings import LONGEST_STOP_S, KillerSettings, grace_s
 
 SOME = KillerSettings("eviction-api-killer", "deletion-api-killer", "container-killer", "cgroup-killer")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from koordebpf.report.katalyst.checks import KatalystChecks
-from koordebpf.state.katalyst.measured import REPORT_TAINT, KatalystFacts, PluginAnswer
+from koordebpf.strategies.katalyst.metrics import KatalystChecks
+from koordebpf.strategies.katalyst.values import REPORT_TAINT, KatalystFacts, PluginAnswer
 from koordebpf.units import NS_PER_S
 
 SYSTEM = "system-memory-pressure-eviction-plugin"

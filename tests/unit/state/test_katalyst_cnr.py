@@ -16,8 +16,7 @@ from koordebpf.kube.cache.cnr import CustomNodeResource, decode_cnr
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.kube.malformed import MALFORMED
 from koordebpf.kube.sources.manifest import parse_manifests
-from koordebpf.state.katalyst.cnr import cnr_of
-from koordebpf.state.katalyst.measured import Cnr, CnrZone
+from koordebpf.state.cnr import Cnr, CnrZone, cnr_of
 from koordebpf.state.pods.requests import NET_BANDWIDTH, RECLAIMED_CPU, RECLAIMED_MEMORY
 from koordebpf.units import GIB
 

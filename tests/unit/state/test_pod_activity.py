@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kube.cache.objects import ContainerState, ContainerStatus, StateDetails
-from koordebpf.policy.katalyst.pods import katalyst_pods
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.strategies.katalyst.plugin import katalyst_pods
 from tests.support.values.builders import frame, pod
 
 ENDED, WAITS, RUNS = (ContainerState(**{name: StateDetails()}) for name in ("terminated", "waiting", "running"))

@@ -23,9 +23,9 @@ from koordebpf.kube.plugins.messages import (
     REGISTRATION_MESSAGES,
     REGISTRATION_SERVICE,
 )
-from koordebpf.policy.katalyst.plugins.system_memory import SystemMemorySettings
-from koordebpf.policy.katalyst.served import STALL_SCOPE, ServedSettings
-from koordebpf.tools.plugin_server import MemoryPlugin, ServedNode, ServeOptions, serve_until_stopped
+from koordebpf.strategies.katalyst.plugins.memory import SystemMemorySettings
+from koordebpf.strategies.katalyst.serve import MemoryPlugin, ServedNode, ServeOptions, serve_until_stopped
+from koordebpf.strategies.katalyst.served import STALL_SCOPE, ServedSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.played_signals import StalledNode
 from tests.support.plugin_pods import plugin_pod
@@ -127,7 +127,7 @@ def test_what_is_not_measured_is_said_once_and_again_after_it_was(
     short: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met = short.plugin.methods()[f"{PLUGIN_SERVICE}/ThresholdMet"]
-    place = "koordebpf.collect.katalyst.memory._SCALE_FACTOR"
+    place = "koordebpf.strategies.katalyst.measure._SCALE_FACTOR"
 
     def warnings(*, measured: bool, times: int = 1) -> int:
         caplog.clear()

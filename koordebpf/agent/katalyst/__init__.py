@@ -1,1 +1,0 @@
-"""Katalyst's eviction manager in the agent: what is measured for it, its plugins, and its effects."""

@@ -1,1 +1,0 @@
-"""What Katalyst's plugins inside the agent decide from: memory, NUMA nodes."""

@@ -1,1 +1,0 @@
-"""Katalyst's eviction plugins inside the agent, one module each. Pure."""

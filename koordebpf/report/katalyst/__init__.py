@@ -1,1 +1,0 @@
-"""Health and metrics of Katalyst's eviction manager."""

@@ -1,1 +1,0 @@
-"""What Katalyst's eviction plugins answer, and what is measured for those inside. Values only."""
