@@ -18,6 +18,7 @@ import msgspec
 
 # As JSON may hold them unescaped: DEL, C1 controls, and what controls the direction or the end of a line.
 _RAW_IN_JSON: Final = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+_VERSIONS: Final = {"plan": 2, "replayed-plan": 2}  # of every other object without a `schema` of its own it is 1
 
 
 def printable(text: str) -> str:
@@ -70,7 +71,12 @@ def with_schema(name: str, raw: bytes) -> bytes:
     >>> with_schema("pod", b'{"a":1}'), with_schema("pod", b"{}")
     (b'{"schema":"koordebpf.pod/v1","a":1}', b'{"schema":"koordebpf.pod/v1"}')
     """
-    return b'{"schema":"koordebpf.%s/v1"%s%s' % (name.encode(), b"" if raw == b"{}" else b",", raw[1:])
+    return b'{"schema":"%s"%s%s' % (schema_name(name).encode(), b"" if raw == b"{}" else b",", raw[1:])
+
+
+def schema_name(name: str) -> str:
+    """Return what the `schema` of an object of ours says: what it is, and in which version."""
+    return f"koordebpf.{name}/v{_VERSIONS.get(name, 1)}"
 
 
 def _shown(char: str) -> str:

@@ -22,7 +22,8 @@ import msgspec
 
 from koordebpf.act.writer.journal import read_journal, this_boot
 from koordebpf.decision.decide_tick import decided_again
-from koordebpf.decision.frames import decode_frame
+from koordebpf.decision.frames import decode_frame, decode_json
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.errors import KoordebpfError
 from koordebpf.events.layout import decode
 from koordebpf.kube.sources.manifest import parse_manifests
@@ -36,7 +37,6 @@ from koordebpf.store.budget import KeptBudget
 from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
 from koordebpf.store.recorder.shard import ShardEncoder
 from koordebpf.store.recorder.values import Pace, RecordedEvent, RecordingHeader
-from koordebpf.store.v1.decode import decode_plan
 from koordebpf.store.wal import read_left
 from tests.support.values.rounds import encoded
 
@@ -154,7 +154,7 @@ def decoders() -> dict[str, Decoder]:
         "frame": Decoder(
             lambda raw: decide(view_of_frame(decode_frame(raw, "frame"))), tuple(set(frames) - set(plans))
         ),
-        "plan": Decoder(lambda raw: decode_plan(raw, "plan"), plans),
+        "plan": Decoder(lambda raw: decode_json(raw, "plan", NodePlan), plans),
         "wal": Decoder(read_left, (log,)),
         "budget": Decoder(
             _in_file(lambda path: KeptBudget(path, now_ns=1 << 62)), ((_PREVIOUS / "evictions.json").read_bytes(),)

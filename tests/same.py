@@ -150,23 +150,36 @@ def differences(before: Path, after: Path) -> Different:
         if not ((before / name).exists() and (after / name).exists()):
             found[name, "the file"] += 1
             continue
-        one, other = ((folder / name).read_text().splitlines() for folder in (before, after))
+        texts = [(folder / name).read_text() for folder in (before, after)]
         if not name.endswith(".jsonl"):
-            lines = difflib.unified_diff(one, other, lineterm="", n=0)
+            lines = difflib.unified_diff(*(each.splitlines() for each in texts), lineterm="", n=0)
             found.update((name, line) for line in lines if not line.startswith(("---", "+++", "@@")))
             continue
+        one, other = (list(_documents(each)) for each in texts)
         if len(one) != len(other):
-            found[name, "lines"] += abs(len(one) - len(other))
+            found[name, "documents"] += abs(len(one) - len(other))
         for line, another in zip(one, other, strict=False):
             if line != another:
                 found.update((name, place) for place in _places(line, another))
     return found
 
 
+# Plans are printed with indentation.
+def _documents(text: str) -> Iterator[str]:
+    decoder, start, end = json.JSONDecoder(), 0, len(text.rstrip())
+    while start < end:
+        _, stop = decoder.raw_decode(text, start)
+        yield text[start:stop]
+        start = stop + len(text[stop : stop + 80]) - len(text[stop : stop + 80].lstrip())
+
+
 def _places(one: str, other: str) -> Iterator[str]:
     from koordebpf.decision.frames import upgraded_json
+    from tests.support.version_1 import as_today, without_defaults
 
-    yield from _unlike(*(json.loads(upgraded_json(each.encode())) for each in (one, other)), "")
+    yield from _unlike(
+        *(without_defaults(as_today(json.loads(upgraded_json(each.encode())))) for each in (one, other)), ""
+    )
 
 
 def _unlike(one: Any, other: Any, place: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def echo_object(name: str, value: Any, *, indent: int | None = None) -> None:
-    """Print a value that is an object, with its schema koordebpf.NAME/v1 as the first member."""
+    """Print a value that is an object, with its schema as the first member."""
     from koordebpf.printable import json_bytes, with_schema
 
     echo_json(with_schema(name, json_bytes(value)), indent=indent)

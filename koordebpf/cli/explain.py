@@ -141,7 +141,6 @@ def explain(
 
 def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json: bool) -> None:
     from koordebpf.report.pages.explain import concerns, decode_audit, explained
-    from koordebpf.store.v1.encode import audit_json
 
     records, problems = decode_audit(raw, path)
     _report_left_out(problems)
@@ -149,7 +148,7 @@ def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json
         records = tuple(record for record in records if concerns(record, pod))
     for record in records[-last:]:
         if as_json:
-            echo_json(audit_json(record))
+            echo_json(record)
         else:
             echo(f"{explained(record)}\n")
     if not records and not as_json:

@@ -95,8 +95,6 @@ def plan(
 
     from koordebpf.report.pages.plan import plan_page
     from koordebpf.report.pages.plan_diff import diff_page, plan_diff
-    from koordebpf.report.pages.plan_diff_json import plan_diff_json
-    from koordebpf.store.v1.encode import node_plan_json
     from koordebpf.tools.plan import case_changes, with_entries, with_feature_gates, with_file
     from koordebpf.tools.recorder.moment import case_at
 
@@ -113,11 +111,11 @@ def plan(
         diff = plan_diff(decided, other.plan(), case_changes(case, other))
         doubts = other.doubts
         if as_json:
-            echo_json(plan_diff_json(diff), indent=2)
+            echo_json(diff, indent=2)
         else:
             echo(diff_page(diff))
     elif as_json:
-        echo_object("plan", node_plan_json(decided), indent=2)
+        echo_object("plan", decided, indent=2)
     else:
         echo(plan_page(decided, ranking, with_ladder=ladder))
     for doubt in (*doubts, *unknown):
@@ -129,8 +127,7 @@ def plan(
 def _schema(of: str) -> object:
     from koordebpf.cli.reference.schemas import object_schema
     from koordebpf.decision.frames import frame_schema, tick_frame_schema
-    from koordebpf.report.pages.plan_diff_json import plan_diff_schema
 
-    if of == "plan":
-        return object_schema("plan")
-    return {"frame": frame_schema, "tick": tick_frame_schema, "diff": plan_diff_schema}[of]()
+    if of in ("plan", "diff"):
+        return object_schema("plan" if of == "plan" else "plan-diff")
+    return frame_schema() if of == "frame" else tick_frame_schema()

@@ -58,19 +58,18 @@ def replay(
       koordebpf replay node.rounds --set memoryEvictThresholdPercent=85
       koordebpf replay node.rounds --at 2026-03-01T12:00:00Z
     """
-    from koordebpf.tools.recorder.pages import lines_of, round_page, totals_line
+    from koordebpf.tools.recorder.pages import lines_of, replayed_plan, round_page, totals_line
     from koordebpf.tools.recorder.replay import Replay, change_of, replayed
-    from koordebpf.tools.recorder.round_plan import replayed_plan
     from koordebpf.tools.recorder.rounds import open_recording, parse_time, place_at, round_at
 
     change = change_of([(each, read_input(each)) for each in files], entries, feature_gates)
     opened = open_recording(recording)
     if at is not None:
-        found = round_at(opened, parse_time("--at", at))
+        found = replayed_plan(round_at(opened, parse_time("--at", at)), change)
         if as_json:
-            echo_object("replayed-plan", replayed_plan(found, change), indent=2)
+            echo_object("replayed-plan", found, indent=2)
         else:
-            echo(round_page(found, change))
+            echo(round_page(found))
     else:
         first = 0 if since is None else max(0, place_at(opened, parse_time("--since", since) - 1) + 1)
         last = None if until is None else place_at(opened, parse_time("--until", until)) + 1

@@ -59,18 +59,20 @@ class DeadManSettings(msgspec.Struct, frozen=True):
 class DeadManChoice(msgspec.Struct, frozen=True):
     """Who would be killed. `victim` None: no pod, and `reason` says why.
 
-    `feature`: by whose rules. `threshold_bytes` of the node's use; `until_ns` (CLOCK_MONOTONIC): then the list of pods
-    is too old.
+    `feature`: by whose rules. `threshold_bytes` of the node's use.
     """
 
     reason: str
     victim: Victim | None = None
-    cgroup_id: int = 0
     ranking: tuple[Candidate, ...] = ()
     threshold_bytes: int = 0
     capacity_bytes: int = 0
-    until_ns: int = 0
     feature: str = ""
+
+    @property
+    def cgroup_id(self) -> int:
+        """The victim's; 0: there is none, or it is not known."""
+        return (self.victim.candidate.cgroup_id if self.victim is not None else None) or 0
 
     @property
     def percent(self) -> int:
@@ -137,19 +139,17 @@ def dead_man_choice(tick: TickFrame, view: NodeView, holding: Sequence[ClosedGua
     return DeadManChoice(
         f"{victim.candidate.namespace}/{victim.candidate.name}",
         victim,
-        victim.candidate.cgroup_id or 0,
         feature.candidates,
         threshold,
         capacity,
-        _until_ns(tick),
         feature.verdict.feature,
     )
 
 
-# A file that can be read is never stale.
-def _until_ns(tick: TickFrame) -> int:
+def pods_valid_until_ns(tick: TickFrame) -> int:
+    """Return when the list of pods of a round is too old to choose from (CLOCK_MONOTONIC)."""
     if tick.guards.source == "file":
-        return _FOREVER_NS
+        return _FOREVER_NS  # a file that can be read is never stale
     return (tick.guards.pods_synced_ns or 0) + tick.settings.guards.pods_max_age_ns
 
 

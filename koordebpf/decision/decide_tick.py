@@ -73,6 +73,11 @@ class TickDecision(msgspec.Struct, frozen=True):
         return any(feature.verdict.fires for feature in self.plan.features)
 
 
+def encode_decision(decision: TickDecision) -> bytes:
+    """Return what one round decided as JSON; equal decisions give equal bytes."""
+    return msgspec.json.encode(decision, order="deterministic")
+
+
 def tick_view(tick: TickFrame, facts: Sequence[PodFacts] | None = None) -> NodeView:
     """Return the node as this round sees it; `facts` as in `view_of_frame`.
 

@@ -11,7 +11,7 @@ import msgspec
 from koordebpf.demo.crossing import Crossing
 from koordebpf.demo.verdict import Eviction, Rounds, evictions_of, rounds_within
 from koordebpf.state.amount import MEMORY
-from koordebpf.store.v1.decode import decode_audit_line
+from koordebpf.store.audit_record import AuditRecord
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class StoryOutput:
 
     def add_audit_line(self, line: bytes) -> None:
         """Add a line of the agent's audit."""
-        record = decode_audit_line(line)
+        record = msgspec.json.decode(line, type=AuditRecord)
         for eviction in evictions_of(record):
             self.evictions.append(eviction)
             numbers = {

@@ -55,7 +55,7 @@ def credit_in(dimension: Dimension) -> Callable[[Candidate], int]:
 
     def released(candidate: Candidate) -> int:
         for each in candidate.holdings:
-            if each.resource is resource or each.resource == resource:
+            if each.resource == resource:
                 return each.released
         return 0
 

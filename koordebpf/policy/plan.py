@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.ladder_settings import Rung
-from koordebpf.state.amount import Dimension, Resource
+from koordebpf.state.amount import Dimension, Resource, unit_of
 from koordebpf.state.view import KillerName
 
 
@@ -22,10 +24,10 @@ class Balance(msgspec.Struct, frozen=True):
 
     def text(self, value: int) -> str:
         """Return an amount of the resource for people."""
-        return self.resource.unit.format(value)
+        return unit_of(self.resource).format(value)
 
 
-class Holding(msgspec.Struct, frozen=True, gc=False):
+class Holding(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a pod takes of one resource, in its unit."""
 
     resource: Resource
@@ -33,7 +35,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     released: int  # of what is used, by its eviction
     asked: str = ""  # dimension of what its band asks for
     requested: int = 0
-    others: tuple[tuple[str, int], ...] = ()  # what it requests beside, by dimension
+    others: Mapping[str, int] = {}  # what it requests beside, by dimension
 
     def credit(self, dimension: Dimension) -> int:
         """Return what its eviction releases."""
@@ -41,10 +43,10 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
             return self.released
         if dimension.name == self.asked:
             return self.requested
-        return sum(amount for name, amount in self.others if name == dimension.name)
+        return self.others.get(dimension.name, 0)
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
+class Candidate(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One pod in the ranking, with the parts of its rank and what its eviction would release."""
 
     rank: int  # 1 is evicted first
@@ -68,7 +70,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     def of(self, resource: Resource) -> Holding:
         """Return what it takes of a resource; nothing where that was not measured."""
         for each in self.holdings:
-            if each.resource is resource or each.resource == resource:
+            if each.resource == resource:
                 return each
         return Holding(resource, None, 0)
 

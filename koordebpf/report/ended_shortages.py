@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.plan import FeaturePlan
-from koordebpf.state.amount import Resource
+from koordebpf.state.amount import BYTES, PODS, Resource, unit_of
 
+_OVER = {BYTES: "back below the threshold", PODS: "no plugin wants a pod evicted"}  # by unit
 _UNMEASURED = "unmeasured"
 _UNJUDGED = frozenset({_UNMEASURED, "no_window", "no_node"})  # nothing is known of whether the shortage lasts
 
@@ -42,7 +43,7 @@ class EndedShortages:
         fires = {each.verdict.feature for each in features if each.verdict.fires}
         self._short = (self._short - {each.verdict.feature for each in over}) | fires
         return [
-            (f"below:{what.name}:{now_ns}", f"{what.ended or f'no longer short of {what.name}'}: {'; '.join(why)}")
+            (f"below:{what}:{now_ns}", f"{_OVER.get(unit_of(what), f'no longer short of {what}')}: {'; '.join(why)}")
             for what, why in reasons.items()
         ]
 

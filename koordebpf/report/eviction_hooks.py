@@ -14,8 +14,6 @@ from koordebpf.state.outcome import Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, DecisionsInterrupted, Event, PlanDecided, PlanStarted, TickEnded
-from koordebpf.store.v1 import types as v1
-from koordebpf.store.v1.encode import audit_json
 
 _TRIED = frozenset({Result.DONE, Result.SENT, Result.REFUSED, Result.FAILED})
 
@@ -41,7 +39,7 @@ class HookCall(msgspec.Struct, frozen=True):
     dry_run: bool
     text: str
     victims: tuple[HookVictim, ...]
-    record: v1.AuditRecord
+    record: AuditRecord
 
 
 class EvictionHookSink:
@@ -93,8 +91,8 @@ class EvictionHookSink:
 
     def with_calls(self, records: Sequence[AuditRecord]) -> list[AuditRecord]:
         """Return decisions with what became of the calls of hooks for them; from any thread."""
-        ended = self._hooks.ended()
-        return [msgspec.structs.replace(each, hooks=tuple(ended.get(each.id, ()))) for each in records]
+        calls = {decision: tuple(ended) for decision, ended in self._hooks.ended().items()}
+        return [msgspec.structs.replace(each, hooks=calls.get(each.id, each.hooks)) for each in records]
 
     def _start(self, line: OpenPlan) -> None:
         self._started.add(line.id)
@@ -133,7 +131,7 @@ def hook_payload(hook: str, when: When, record: AuditRecord, victims: tuple[Hook
         dry_run=record.dry_run,
         text=f"{record.node}: {record.sentence}" + (" (dry run)" if record.dry_run else ""),
         victims=victims,
-        record=audit_json(record),
+        record=record,
     )
     return json_bytes(call) + b"\n"
 

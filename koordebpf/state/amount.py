@@ -1,9 +1,12 @@
 """What a node can be short of: resources, their units, and what is counted of them. Pure.
 
-A new resource is a `Resource` and its `Dimension`s beside the feature that judges it; here are memory and CPU.
+A new resource is a `Resource` and its `Dimension`s beside the feature that judges it; here are memory and CPU. In JSON
+every amount stands beside the name of its resource, and is in its unit: `{"resource": "memory", "value": 1234}`.
 """
 
 from __future__ import annotations
+
+from typing import NewType
 
 import msgspec
 
@@ -36,17 +39,20 @@ MILLICPU = Unit("millicpu", "cpu_cores", 1000)
 PODS = Unit("pods")  # that are asked for by name: no amount is short
 _TEXTS = {BYTES.name: format_bytes, MILLICPU.name: format_millicpu}  # of every other unit its name
 
+Resource = NewType("Resource", str)  # something that pods take of a node, by its name as in sentences
 
-class Resource(msgspec.Struct, frozen=True, cache_hash=True, omit_defaults=True):
-    """Something that pods take of a node. `name` as in sentences; `ended` is said where a shortage of it is over."""
-
-    name: str
-    unit: Unit
-    ended: str = ""
+MEMORY = Resource("memory")
+CPU = Resource("CPU")
+_UNITS = {MEMORY: BYTES, CPU: MILLICPU}
 
 
-MEMORY = Resource("memory", BYTES, ended="back below the threshold")
-CPU = Resource("CPU", MILLICPU)
+def unit_of(resource: Resource) -> Unit:
+    """Return in what a resource is counted: memory and CPU as everywhere, any other in the last word of its name.
+
+    >>> unit_of(MEMORY).format(1024), unit_of(Resource("forced pods")).format(2)
+    ('1.0 KiB', '2 pods')
+    """
+    return _UNITS.get(resource) or Unit(resource.rpartition(" ")[2])
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -56,7 +62,7 @@ class Amount(msgspec.Struct, frozen=True):
     value: int
 
     def __str__(self) -> str:
-        return self.resource.unit.format(self.value)
+        return unit_of(self.resource).format(self.value)
 
 
 class Dimension(msgspec.Struct, frozen=True, cache_hash=True, omit_defaults=True):

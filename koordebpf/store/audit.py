@@ -12,14 +12,12 @@ from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.line_sink import MAX_LINES, LineSink
 from koordebpf.store.outputs.descriptors import STDOUT
 from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
-from koordebpf.store.v1.encode import audit_json
-from koordebpf.store.v1.requests import AuditedRequest
+from koordebpf.store.request_log import AuditedRequest
 from koordebpf.store.write_log import AuditedWrite
 
 _log = logging.getLogger("koordebpf")
 
 KEPT = 3  # files before the one that is written
-_BEST = 10  # candidates of the ranking that a line holds
 
 
 class AuditLog:
@@ -81,8 +79,7 @@ class AuditLog:
 
     def write(self, record: AuditRecord | AuditedWrite | AuditedRequest) -> bool:
         """Append one line after those that wait; tell whether nothing is in their way."""
-        line = audit_json(record) if isinstance(record, AuditRecord) else record
-        return self._sink.put(json_bytes(line) + b"\n")
+        return self._sink.put(json_bytes(record) + b"\n")
 
     def catch_up(self) -> bool:
         """Have the lines that wait written, in order; tell whether nothing is in their way."""

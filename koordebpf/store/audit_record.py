@@ -1,13 +1,14 @@
 """One line of the audit: what was known, what was decided, what became of it.
 
 The line is written when every victim's outcome is final, so that one line tells the whole story. What is in progress
-until then stands in another file (`wal`). `v1` has its JSON.
+until then stands in another file (`wal`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 
@@ -21,7 +22,7 @@ from koordebpf.state.outcome import HookResult, Outcome, Result
 _BEST = 10  # candidates of the ranking that a line holds
 
 
-class AuditedFeature(msgspec.Struct, frozen=True):
+class AuditedFeature(msgspec.Struct, frozen=True, omit_defaults=True):
     """One feature's decision. `ranking` holds the ten best of `candidates`."""
 
     verdict: Verdict
@@ -46,12 +47,13 @@ class Latencies(msgspec.Struct, frozen=True):
     decided_to_freed_ns: int | None = None
 
 
-class AuditRecord(msgspec.Struct, frozen=True):
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the audit log. `time` is RFC 3339 UTC; every `_ns` that is a moment is CLOCK_MONOTONIC.
 
     `interrupted`: the agent ended before it knew what became of it; its successor wrote the line.
     """
 
+    schema: Literal["koordebpf.audit/v2"] = "koordebpf.audit/v2"
     time: str
     node: str
     dry_run: bool
@@ -64,7 +66,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
     id: str = ""
     interrupted: bool = False
     undecided_namespaces: tuple[str, ...] = ()  # as in the plan, the first ten
-    hooks: tuple[HookResult, ...] = ()  # calls that have ended; of a running agent alone, no line of the log has them
+    hooks: tuple[HookResult, ...] | msgspec.UnsetType = msgspec.UNSET  # calls that have ended; of a running agent alone
 
 
 class OpenPlan:

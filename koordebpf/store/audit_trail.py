@@ -12,6 +12,7 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.repeat_filter import RepeatFilter
+from koordebpf.store.request_log import AuditedRequest, audited_request
 from koordebpf.store.sink import (
     AgentStopped,
     DecisionsInterrupted,
@@ -23,7 +24,6 @@ from koordebpf.store.sink import (
     StrategyActed,
     TickEnded,
 )
-from koordebpf.store.v1.requests import AuditedRequest, audited_request
 from koordebpf.store.wal import InFlight
 from koordebpf.store.write_budget import WriteBudget
 from koordebpf.store.write_log import AuditedWrite, audited_write

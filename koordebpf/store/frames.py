@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.decide_tick import TickDecision, encode_decision
 from koordebpf.decision.frames import decode_json
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
+from koordebpf.store.previous import decision_of_today
 from koordebpf.store.sink import AgentStopped, Event, RoundEnded
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import MIB
 
 log = logging.getLogger("koordebpf")
@@ -34,7 +34,7 @@ class RecordedTick(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_same(self, decision: TickDecision) -> bool:
         """Tell whether a decision is the recorded one, bit for bit; `decision.decide_tick.decided_again` makes it."""
-        return encode_decision(decision) == bytes(self.decision)
+        return encode_decision(decision) == decision_of_today(bytes(self.decision))
 
 
 class _Keys(msgspec.Struct):

@@ -26,9 +26,7 @@ from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import open_regular, read_regular_file
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord
-from koordebpf.store.v1 import types as v1
-from koordebpf.store.v1.decode import audit_of_json
-from koordebpf.store.v1.encode import audit_json
+from koordebpf.store.previous import AUDIT_V1, record_of_today
 from koordebpf.units import MIB
 
 IN_FLIGHT_PATH = Path("/run/koordebpf/machine/in-flight.jsonl")
@@ -36,7 +34,7 @@ _MAX_BYTES = MIB  # Why: 50 decisions of 20 kB; /run must not fill up
 
 
 class _Intent(msgspec.Struct, frozen=True, tag="intent"):
-    record: v1.AuditRecord
+    record: AuditRecord
 
 
 class _Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -45,7 +43,7 @@ class _Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class _Complete(msgspec.Struct, frozen=True, tag="complete"):
-    record: v1.AuditRecord
+    record: AuditRecord
 
 
 class _Kill(msgspec.Struct, frozen=True, tag="kill"):
@@ -103,7 +101,7 @@ class InFlight:
 
     def begin(self, record: AuditRecord) -> bool:
         """Note a decision before it is carried out; tell whether it stands in the file."""
-        return self._append(_Intent(audit_json(record)))
+        return self._append(_Intent(record))
 
     def progress(self, id: str, outcome: Outcome) -> bool:
         """Note what became of one victim of decision `id`; tell whether it stands in the file."""
@@ -111,7 +109,7 @@ class InFlight:
 
     def complete(self, record: AuditRecord) -> bool:
         """Note that all is known of a decision, whose audit line may still wait; tell whether it stands in the file."""
-        return self._append(_Complete(audit_json(record)))
+        return self._append(_Complete(record))
 
     def kill(self, kill: UnfinishedKill) -> bool:
         """Note a kill by cgroup before its first signal; tell whether it stands in the file."""
@@ -201,14 +199,14 @@ def read_left(raw: bytes) -> Left:
     kills: dict[str, UnfinishedKill] = {}
     for text in raw.splitlines():
         try:
-            line = _LINE.decode(text)
+            line = _of_version_1(text) if AUDIT_V1 in text else _LINE.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue  # cut short, or of another version
         match line:
             case _Intent():
-                intents[line.record.id] = audit_of_json(line.record)
+                intents[line.record.id] = line.record
             case _Complete():
-                complete[line.record.id] = audit_of_json(line.record)
+                complete[line.record.id] = line.record
             case _Kill():
                 kills[line.kill.uid] = line.kill
             case _Progress():
@@ -224,6 +222,12 @@ def read_left(raw: bytes) -> Left:
         ),
         tuple(kills.values()),
     )
+
+
+def _of_version_1(text: bytes) -> _Intent | _Complete:
+    line = msgspec.json.decode(text)
+    record = record_of_today(line["record"])
+    return _Complete(record) if line["type"] == "complete" else _Intent(record)
 
 
 def _victims(record: AuditRecord) -> frozenset[str]:

@@ -20,7 +20,6 @@ from koordebpf.kube.remote.cluster import Cluster, open_kubeconfig
 from koordebpf.kube.remote.exec import output_of, text_of
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import OpenPlan
-from koordebpf.store.v1.encode import audit_json
 from koordebpf.tools.cluster.asking import Agents
 from koordebpf.tools.cluster.recordings import fetch_recording
 from tests.contract.remote_cluster import RemoteCluster, Said, agent_pod
@@ -52,7 +51,7 @@ def audit_line(node: str = "a") -> bytes:
     (victim,) = (plan := plan_of(frame([pod("hog", anon=300), pod("calm", anon=10)], used=900))).victims
     line = OpenPlan(plan, node=node, dry_run=False, seen_ns=1, decided_ns=2_501_000, wall_s=0.0)
     line.note(Outcome(victim.candidate.uid, "spark", "hog", "api", Result.DONE, "asked", 2_501_000))
-    return msgspec.json.encode(audit_json(line.record()))
+    return msgspec.json.encode(line.record())
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from koordebpf.policy.suppress.kept import KeptSuppression, adopted
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.frames import decode_tick
 from koordebpf.store.wal import read_left
+from tests.support.version_1 import as_today, without_defaults
 
 PREVIOUS = Path(__file__).parent / "previous"
 _SENTENCES = ("sentence", "reason", "why", "detail", "text", "undo", "message")
@@ -54,8 +55,8 @@ def planned(case: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", AS_IT_WAS, ids=range(len(AS_IT_WAS)))
 def test_a_recorded_frame_is_decided_as_it_was(case: dict[str, Any], tmp_path: Path) -> None:
-    now = planned(case, tmp_path)
-    assert now == now | case["plan"]  # what is new in a plan may be there, what was there is as it was
+    now, was = (without_defaults(as_today(each)) for each in (planned(case, tmp_path), case["plan"]))
+    assert now == now | was  # what is new in a plan may be there, what was there is as it was
 
 
 def test_whom_a_request_that_cannot_be_read_kept_is_evicted_now(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.decide_tick import decided_again, encode_decision
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.memory import OutcomeArrived
@@ -43,7 +43,6 @@ from koordebpf.store.sink import (
     StallsCharged,
     TickEnded,
 )
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import MIB
 from tests.support.loads.workloads import Hog
 from tests.support.nodes import NodeCgroup

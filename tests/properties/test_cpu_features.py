@@ -16,10 +16,8 @@ from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.amount import CPU, MEMORY
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import FINISHED_PHASES, NodeView
-from koordebpf.store.v1.decode import decode_plan
-from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import PodAndMeasure, pod
+from tests.support.values.builders import PodAndMeasure, pod, read_back
 from tests.support.values.cpu_nodes import node
 
 FEATURES = ("BEMemoryEvict", "MemoryEvict", "BECPUEvict", "CPUAllocatableEvict", "CPUEvict")
@@ -107,7 +105,7 @@ def nodes(draw: st.DrawFn) -> NodeView:
 def test_the_same_view_gives_the_same_plan_and_it_reads_back(view):
     plan = decide(view)
     assert plan == decide(view)
-    assert decode_plan(encode_plan(plan), "plan") == plan
+    assert read_back(plan) == plan
 
 
 @given(nodes())

@@ -16,10 +16,8 @@ from koordebpf.slo.pods.eviction import allows_eviction
 from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import FINISHED_PHASES, Frame, NodeView
-from koordebpf.store.v1.decode import decode_plan
-from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import MIB
-from tests.support.values.builders import frame, pod
+from tests.support.values.builders import frame, pod, read_back
 
 NAMES = ("BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict")
 RESOURCES = ("memory", "kubernetes.io/batch-memory", "kubernetes.io/mid-memory")
@@ -91,7 +89,7 @@ def test_the_same_frame_gives_the_same_plan(recorded):
     _, plan = both(recorded)
     again = decide(view_of_frame(decode_frame(encode_frame(recorded), "frame")))
     assert plan == again
-    assert decode_plan(encode_plan(plan), "plan") == plan
+    assert read_back(plan) == plan
 
 
 @given(frames())

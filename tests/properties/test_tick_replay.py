@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision, decide_tick, decided_again, tick_view
+from koordebpf.decision.decide_tick import TickDecision, decide_tick, decided_again, encode_decision, tick_view
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.evict.overdue import EvictedPods
 from koordebpf.policy.evict.settings import EvictSettings
@@ -22,7 +22,6 @@ from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import Frame, PastEviction
 from koordebpf.store.frames import RecordedTick, decode_tick
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import NS_PER_S
 from tests.properties.test_decision import frames
 from tests.support.values.builders import NOW_NS

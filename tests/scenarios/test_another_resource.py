@@ -24,19 +24,17 @@ from koordebpf.report.ended_shortages import EndedShortages
 from koordebpf.report.pages.explain import decode_audit, explained
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.prom.decision import DecisionMetrics
-from koordebpf.state.amount import Amount, Dimension, Resource, Unit
+from koordebpf.state.amount import Amount, Dimension, Resource
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import NodeView, PendingRelease, PodView
 from koordebpf.store.audit_record import OpenPlan
-from koordebpf.store.v1.decode import decode_plan
-from koordebpf.store.v1.encode import audit_json, encode_plan
-from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, node_plan_of, pod
+from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, node_plan_of, pod, read_back
 
 HELD = {"uid-spark-few": 200, "uid-spark-many": 5_000, "uid-spark-some": 900, "uid-web-api": 3_000}
 CAPACITY = 10_000
 
 # The feature: all that a new resource takes.
-INODES = Resource("inodes", Unit("inodes"))
+INODES = Resource("inodes")
 USED_INODES = Dimension("used inodes", INODES, is_use=True)
 
 
@@ -74,7 +72,7 @@ def decided(used: int = 700, **more: object) -> Plan:
 
 def line(plan: Plan) -> bytes:
     record = OpenPlan(plan, node="n1", dry_run=True, seen_ns=None, decided_ns=1, wall_s=0.0).record()
-    return msgspec.json.encode(audit_json(record))
+    return msgspec.json.encode(record)
 
 
 class TestDecision:
@@ -121,13 +119,13 @@ class TestOutput:
         assert record.features[1].ranking == plan.features[1].candidates
         assert "InodesEvict: 2100 inodes were needed" in explained(record)
         assert "1. spark/many (priority 5000, 5000 inodes)" in explained(record)
-        assert decode_plan(encode_plan(plan), "plan") == plan
+        assert read_back(plan) == plan
 
-    def test_the_keys_of_memory_and_cpu_hold_nothing_of_it(self) -> None:
+    def test_its_amounts_have_the_shape_of_those_of_memory(self) -> None:
         memory, inodes = json.loads(line(decided()))["features"]
-        assert "other" not in memory
-        assert (inodes["need_bytes"], inodes["cpu"], inodes["verdict"]["needs"]) == (0, None, [])
-        assert inodes["other"]["need"] == 2_100
+        assert memory["balance"].keys() == inodes["balance"].keys()
+        assert (inodes["balance"]["resource"], inodes["balance"]["need"]) == ("inodes", 2_100)
+        assert inodes["verdict"]["needs"][0]["dimension"]["resource"] == "inodes"
 
     def test_its_need_is_a_metric_of_its_own(self) -> None:
         metrics = DecisionMetrics()

@@ -11,10 +11,8 @@ from koordebpf.policy.plan import Plan
 from koordebpf.state.amount import CPU
 from koordebpf.state.cpu.measured import BeQuota, CpuWindow
 from koordebpf.state.view import PastEviction
-from koordebpf.store.v1.decode import decode_plan
-from koordebpf.store.v1.encode import encode_plan
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import NOW_NS, in_flight, names, pod, supposed, why_not
+from tests.support.values.builders import NOW_NS, in_flight, names, pod, read_back, supposed, why_not
 from tests.support.values.cpu_nodes import be_tree, node
 
 BATCH, MID = "kubernetes.io/batch-cpu", "kubernetes.io/mid-cpu"
@@ -47,7 +45,7 @@ def window(covered_s: int = 60, **averages: int | None) -> CpuWindow:
 
 def feature(view, name):
     plan = decide(view)
-    assert decode_plan(encode_plan(plan), "plan") == plan
+    assert read_back(plan) == plan
     return next(each for each in plan.features if each.verdict.feature == name)
 
 

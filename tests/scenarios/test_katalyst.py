@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision, decided_again
+from koordebpf.decision.decide_tick import TickDecision, decided_again, encode_decision
 from koordebpf.decision.frames import decode_json
 from koordebpf.decision.strategies import StrategySettings
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
@@ -16,7 +16,6 @@ from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import PastEviction, PendingRelease
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.strategies.katalyst.decide import GATE, KATALYST_EVICTION, KatalystDecision
 from koordebpf.strategies.katalyst.inner import InnerSettings
 from koordebpf.strategies.katalyst.plugins.memory import RssOveruseSettings, SystemMemorySettings

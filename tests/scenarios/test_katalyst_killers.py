@@ -13,13 +13,11 @@ from koordebpf.kube.cache.objects import (
 )
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.view import ExecutorName, RefusedEviction
-from koordebpf.store.v1.decode import decode_plan
-from koordebpf.store.v1.encode import encode_plan
 from koordebpf.strategies.katalyst.plugin import SkipSettings
 from koordebpf.strategies.katalyst.settings import KillerSettings
 from koordebpf.units import NS_PER_S
 from tests.scenarios.test_katalyst import QUIET, Node, forced, kpod, soft
-from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, node_plan_of
+from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, node_plan_of, read_back
 
 BLOCKS = PodDisruptionBudget(
     ObjectMeta(name="all", namespace="kat"),
@@ -127,7 +125,7 @@ def test_a_pod_without_a_known_cgroup_is_not_handed_to_the_cgroup_killer() -> No
 def test_a_written_plan_and_its_page_name_the_killer() -> None:
     node = Node([kpod("batch")], replace(QUIET, killers=KillerSettings("container-killer")))
     plan = node.answer(forced("p", "batch", grace_s=5)).plan
-    (victim,) = decode_plan(encode_plan(plan), "plan.json").victims
+    (victim,) = read_back(plan).victims
     assert (victim.killer, victim.grace_s) == ("cri", 5)
     page = plan_page(replace(node_plan_of(frame([])), features=plan.features), 10)
     assert "rank 1: its containers are stopped, past PodDisruptionBudgets" in page

@@ -11,12 +11,10 @@ import msgspec
 import pytest
 
 from koordebpf.decision.frames import decode_frame, encode_frame
-from koordebpf.decision.node_plan import decide_node
+from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
-from koordebpf.store.v1 import types as v1
-from koordebpf.store.v1.decode import node_plan_of_json
 
 FRAMES = sorted(path for path in (Path(__file__).parent / "frames").glob("*.json") if ".plan" not in path.suffixes)
 
@@ -30,7 +28,7 @@ def test_no_plan_stands_alone():
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
 def test_the_frame_gives_its_plan(path):
     frame = decode_frame(path.read_bytes(), path.name)
-    expected = node_plan_of_json(msgspec.json.decode(path.with_suffix(".plan.json").read_bytes(), type=v1.NodePlan))
+    expected = msgspec.json.decode(path.with_suffix(".plan.json").read_bytes(), type=NodePlan)
     again = decode_frame(encode_frame(frame), path.name)
     for each in (frame, again):
         assert decide_node(view_of_frame(each), EvictSettings(), SuppressSettings()) == expected

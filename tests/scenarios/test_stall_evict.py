@@ -20,9 +20,7 @@ from koordebpf.state.measured import LedgerRow, LedgerView, Party, StallParts
 from koordebpf.state.stalls.full_window import StalledPod, stall_sample
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame
-from koordebpf.store.audit_record import OpenPlan
-from koordebpf.store.v1.decode import decode_audit_line
-from koordebpf.store.v1.encode import audit_json
+from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import (
     NOW_NS,
@@ -175,7 +173,7 @@ def test_the_plan_shows_the_figures_below_the_line_and_the_victim_above():
 def test_the_audit_line_is_explained_by_the_stalls_and_not_by_bytes():
     plan = plan_of(thrashing())
     line = OpenPlan(plan, node="n1", dry_run=False, seen_ns=None, decided_ns=NOW_NS, wall_s=0.0).record()
-    again = decode_audit_line(msgspec.json.encode(audit_json(line)))
+    again = msgspec.json.decode(msgspec.json.encode(line), type=AuditRecord)
     (stall,) = [each.verdict.stall for each in again.features if each.verdict.stall is not None]
     assert (stall.pod, stall.above_s) == (WEB, 30.0)
     text = " ".join(explained(again).split())

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.decide_tick import decided_again, encode_decision
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.store.sink import PlanDecided, RoundEnded, TickEnded
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 from tests.support.ticked_node import Node
 

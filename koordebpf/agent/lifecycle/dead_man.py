@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from koordebpf.collect.scope import NodeScope
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.decision.dead_man import DeadManAction, DeadManChoice, DeadManFiring, DeadManSettings, dead_man_choice
+from koordebpf.decision.dead_man import (
+    DeadManAction,
+    DeadManChoice,
+    DeadManFiring,
+    DeadManSettings,
+    dead_man_choice,
+    pods_valid_until_ns,
+)
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import SupportError
 from koordebpf.policy.guards.closed import ClosedGuard
@@ -90,7 +97,7 @@ class DeadManSwitch:
                 after_ns=self._settings.after_ns,
                 stall_ns=self._settings.stall_ns,
                 victim_id=choice.cgroup_id,
-                until_ns=choice.until_ns,
+                until_ns=pods_valid_until_ns(tick),
                 node_cgroup_id=self._node_cgroup_id,
                 above_pages=in_use,
                 below_pages=max(choice.capacity_bytes // mmap.PAGESIZE - in_use, 0),

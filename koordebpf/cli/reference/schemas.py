@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Name → module and type. Imported only by who asks for a schema.
 TYPES: Mapping[str, str] = {
-    "audit": "koordebpf.store.v1.types.AuditRecord",
+    "audit": "koordebpf.store.audit_record.AuditRecord",
     "backtest": "koordebpf.jobs.prediction.backtest.Backtest",
     "demo-event": "koordebpf.demo.output.Event",
     "demo-story": "koordebpf.demo.screen.StoryLine",
@@ -22,13 +22,14 @@ TYPES: Mapping[str, str] = {
     "metrics": "koordebpf.report.pages.series.SeriesLine",
     "metrics-kind": "koordebpf.report.pages.series.KindLine",
     "node-resources": "koordebpf.report.pages.batch.ExplainedNode",
-    "plan": "koordebpf.store.v1.types.NodePlan",
+    "plan": "koordebpf.decision.node_plan.NodePlan",
+    "plan-diff": "koordebpf.report.pages.plan_diff.PlanDiff",
     "pod": "koordebpf.report.pages.pod_values.ExplainedPodValues",
     "recording-summary": "koordebpf.tools.recorder.summary.RecordingSummary",
     "replay": "koordebpf.tools.recorder.replay.Replay",
-    "replayed-plan": "koordebpf.tools.recorder.round_plan.ReplayedPlan",
+    "replayed-plan": "koordebpf.tools.recorder.pages.ReplayedPlan",
     "replayed-round": "koordebpf.tools.recorder.replay.ReplayedRound",
-    "request": "koordebpf.store.v1.requests.AuditedRequest",
+    "request": "koordebpf.store.request_log.AuditedRequest",
     "shadow": "koordebpf.decision.what_if.week.ShadowWeek",
     "simulation": "koordebpf.tools.what_if.simulate.SimulationResult",
     "slo-problem": "koordebpf.slo.manager.webhook.Problem",
@@ -45,13 +46,15 @@ def object_schema(*names: str, is_list: bool = False) -> dict[str, Any]:
     """
     import msgspec
 
+    from koordebpf.printable import schema_name
+
     schemas, definitions = msgspec.json.schema_components(
         [_type(name) for name in names], ref_template="#/$defs/{name}"
     )
     for name, schema in zip(names, schemas, strict=True):
         body = definitions[str(schema["$ref"]).rpartition("/")[2]]
         if "schema" not in body["properties"]:
-            body["properties"] = {"schema": {"const": f"koordebpf.{name}/v1"}, **body["properties"]}
+            body["properties"] = {"schema": {"const": schema_name(name)}, **body["properties"]}
             body["required"] = ["schema", *body.get("required", ())]
     one: dict[str, Any] = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from koordebpf.policy.detect.verdict import Need
 from koordebpf.slo.strategies.threshold_bytes import first_byte_at
-from koordebpf.state.amount import dimension
+from koordebpf.state.amount import dimension, unit_of
 
 
 def over_allocatable(
@@ -29,7 +29,7 @@ def over_allocatable(
         if not asked:
             continue
         counted = dimension(resource)
-        text = counted.resource.unit.format
+        text = unit_of(counted.resource).format
         if has <= 0:
             needs.append(Need(counted, asked, asked, has))
             sentences.append(f"{text(asked)} of {resource} are requested and none is allocatable")

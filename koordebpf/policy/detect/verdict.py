@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.state.amount import PODS, Dimension, Resource
+from koordebpf.state.amount import PODS, Dimension, Resource, unit_of
 from koordebpf.state.measured import TimeTo
 
 
-class UseMoment(msgspec.Struct, frozen=True, gc=False):
+class UseMoment(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What is used and what there is of a resource, over some time, in its unit."""
 
     used: int
@@ -16,7 +16,7 @@ class UseMoment(msgspec.Struct, frozen=True, gc=False):
     request: int | None = None  # BECPUEvict: what they ask for
 
 
-class UseEvidence(msgspec.Struct, frozen=True):
+class UseEvidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The use of a resource that a verdict rests on, in its unit; percents as configured.
 
     With `window_ns` it is an average, and `now` is the last sample. Of BECPUEvict the threshold is of what best-effort
@@ -96,7 +96,7 @@ class Verdict(msgspec.Struct, frozen=True):
     @property
     def is_by_name(self) -> bool:
         """Whether pods are asked for by name: then pods are what is counted, and no amount is short."""
-        return any(need.dimension.resource.unit == PODS for need in self.needs)
+        return any(unit_of(need.dimension.resource) == PODS for need in self.needs)
 
     def is_for(self, resource: Resource) -> bool:
         """Tell whether it fires because this resource is short."""

@@ -13,7 +13,7 @@ from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.selection import Selection, select
 from koordebpf.policy.plan import Balance, Candidate, Excluded, FeaturePlan, Victim
 from koordebpf.policy.strategy import Demand
-from koordebpf.state.amount import USED, Dimension
+from koordebpf.state.amount import USED, Dimension, unit_of
 from koordebpf.state.pods.exemptions import ExemptionSettings, is_honoured
 
 # Koordinator's texts, spelled as in its Events.
@@ -72,7 +72,7 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
     chosen = selection.victims
     credit = {each: credit_of(chosen, each) for each, need in still_open.items() if need > 0}
     if chosen and (awaited := _awaited_instead(current, demand, still_open, credit)):
-        why = f"{awaited} has not been answered yet, and without it too little {relief.resource.name} would come back"
+        why = f"{awaited} has not been answered yet, and without it too little {relief.resource} would come back"
         return replace(held, candidates=selection.ranking, excluded=excluded, reason=f"the eviction of {why}")
     current.take(chosen)
     missing = {each: max(still_open[each] - given, 0) for each, given in credit.items()}
@@ -131,7 +131,7 @@ def _is_short(still_open: dict[Dimension, int]) -> bool:
 
 
 def _why_no_more(demand: Demand, selection: Selection, missing: dict[Dimension, int], verdict: Verdict) -> str:
-    what = demand.relief.resource.name
+    what = demand.relief.resource
     if not selection.ranking:
         return f"no {demand.whom} can be evicted"
     held = selection.passed_over
@@ -145,7 +145,7 @@ def _why_no_more(demand: Demand, selection: Selection, missing: dict[Dimension, 
     if not short:
         return "the need is covered"
     amounts = " and ".join(
-        each.resource.unit.format(amount) + (f" of {each.name}" if len(verdict.needs) > 1 else "")
+        unit_of(each.resource).format(amount) + (f" of {each.name}" if len(verdict.needs) > 1 else "")
         for each, amount in short.items()
     )
     others = "who is left may not go now" if held else f"no other {demand.whom} would give {what} back"

@@ -51,7 +51,7 @@ class Feature(Strategy[None, Empty, EvictSettings]):
         is_on: bool = False,
     ) -> None:
         self.name = self.gate = name
-        self.summary = f"evict a {whom} for {relief.resource.name}"
+        self.summary = f"evict a {whom} for {relief.resource}"
         self.is_on = self.decides_when_off = is_on
         self.relief = relief
         self._judge = judge

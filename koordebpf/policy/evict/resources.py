@@ -10,7 +10,7 @@ from koordebpf.policy.credit import EMPTY_BYTES, candidate_credit, credit_bytes
 from koordebpf.policy.evict.pending import is_cooling, is_cooling_cpu, is_starting_cpu, stray_bytes
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate, Holding
-from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, Dimension, Resource
+from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, Dimension, Resource, unit_of
 from koordebpf.state.measured import StrayMeasure, is_mostly_kernel
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_bytes, format_ns
@@ -19,7 +19,7 @@ from koordebpf.units import format_bytes, format_ns
 def credit_text(candidate: Candidate, dimensions: Iterable[Dimension]) -> str:
     """Return what the eviction of a candidate releases of what is short, for people."""
     credits = [(each, candidate_credit(candidate, each)) for each in dimensions]
-    return " and ".join(each.resource.unit.format(amount) for each, amount in credits if amount)
+    return " and ".join(unit_of(each.resource).format(amount) for each, amount in credits if amount)
 
 
 def _never(view: NodeView, settings: EvictSettings) -> str | None:
@@ -82,7 +82,7 @@ def _memory_text(candidate: Candidate, _: Iterable[Dimension]) -> str:
 
 def _cpu_of(pod: PodView, _: bool) -> Holding:
     terms, used = pod.terms, pod.cpu_used_millicpu
-    batch = ((BE_REQUESTED_CPU.name, terms.batch_cpu_millicpu),)
+    batch = {BE_REQUESTED_CPU.name: terms.batch_cpu_millicpu}
     return Holding(CPU, used, used or 0, terms.cpu_resource, terms.cpu_request_millicpu, batch)
 
 

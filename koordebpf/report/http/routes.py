@@ -24,9 +24,8 @@ from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, 
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage
 from koordebpf.store.audit_record import AuditRecord
+from koordebpf.store.request_log import AuditedRequest
 from koordebpf.store.sink import EligibilityCounted, Event, RoundEnded, TickFailed
-from koordebpf.store.v1.encode import audit_json
-from koordebpf.store.v1.requests import AuditedRequest
 from koordebpf.store.write_log import AuditedWrite
 from koordebpf.units import NS_PER_S
 
@@ -171,7 +170,7 @@ class DecisionServer:
         pages: Mapping[str, Callable[[str], Any]] = _NO_PAGES,
     ) -> None:
         remembered: dict[str, Callable[[], Sequence[msgspec.Struct]]] = {
-            "/decisions": lambda: [audit_json(each) for each in decisions()],
+            "/decisions": lambda: list(decisions()),
             "/writes": writes,
             "/requests": requests,
         }

@@ -20,6 +20,7 @@ from koordebpf.report.trace.record_line import oom_sentence
 from koordebpf.state.outcome import Result
 from koordebpf.store.open_plans import OpenPlans, plan_key
 from koordebpf.store.repeat_filter import RepeatFilter
+from koordebpf.store.request_log import request_sentence
 from koordebpf.store.sink import (
     AgentStopped,
     EligibilityCounted,
@@ -34,7 +35,6 @@ from koordebpf.store.sink import (
     StrategyActed,
     TickEnded,
 )
-from koordebpf.store.v1.requests import request_sentence
 from koordebpf.store.write_log import alike, write_sentence
 from koordebpf.units import format_bytes, format_ns
 

@@ -14,8 +14,7 @@ from koordebpf.report.pages.amounts import released_text
 from koordebpf.report.pages.columns import filled
 from koordebpf.state.outcome import HookResult, Outcome, Result
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
-from koordebpf.store.v1.decode import decode_audit_line, decode_audit_lines
-from koordebpf.store.v1.requests import REQUEST_LINE
+from koordebpf.store.request_log import REQUEST_LINE
 from koordebpf.store.write_log import WRITE_LINE
 from koordebpf.units import format_ns
 
@@ -42,14 +41,14 @@ def decode_audit(raw: bytes, path: str) -> tuple[tuple[AuditRecord, ...], tuple[
     problems: list[ConfigError] = []
     if raw.lstrip()[:1] == b"[":
         try:
-            return decode_audit_lines(raw), ()
+            return tuple(msgspec.json.decode(raw, type=list[AuditRecord])), ()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return (), (json_error(path, raw, error, rule="must be audit lines"),)
     for number, line in enumerate(raw.splitlines(), start=1):
         if not line.strip() or WRITE_LINE in line or REQUEST_LINE in line:  # no eviction
             continue
         try:
-            records.append(decode_audit_line(line))
+            records.append(msgspec.json.decode(line, type=AuditRecord))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             problems.append(json_error(path, line, error, rule="must be an audit line", first_line=number))
     return tuple(records), tuple(problems)
@@ -72,7 +71,7 @@ def explained(record: AuditRecord) -> str:
         lines += _feature(feature, outcomes, "was to be evicted" if record.interrupted else "evicted")
     if record.interrupted:
         lines += filled("The agent ended before it knew what became of this; its successor says so.", "  ")
-    for called in record.hooks:
+    for called in record.hooks or ():
         lines += filled(_hook(called), "  ")
     if steps := steps_text(record.latencies):
         lines += filled(steps, "  ")

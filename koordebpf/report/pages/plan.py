@@ -19,7 +19,7 @@ from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.dead_man import dead_man_lines, dead_man_ranking
 from koordebpf.report.pages.other_decisions import decision_lines
 from koordebpf.report.pages.suppression import suppression_blocks
-from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource
+from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource, unit_of
 from koordebpf.state.measured import is_mostly_kernel
 from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import asked_reasons
@@ -119,7 +119,7 @@ def _stalls(stall: StallEvidence) -> list[str]:
 # What best-effort pods may have stands in the place of the capacity, and its marks after what they ask for, since they
 # are shares of that.
 def _use(use: UseEvidence) -> list[str]:
-    text = use.resource.unit.format
+    text = unit_of(use.resource).format
     window = f"average of {format_ns(use.window_ns)}" if use.window_ns is not None else ""
     percent = "" if use.used_percent is None else f"{use.used_percent} %"
     lines = [
@@ -140,7 +140,7 @@ def _use(use: UseEvidence) -> list[str]:
 
 
 def _requested(need: Need) -> list[str]:
-    text, of = need.dimension.resource.unit.format, need.of
+    text, of = unit_of(need.dimension.resource).format, need.of
     return [
         f"  of {need.dimension.name}",
         _said("requested", text(need.now), f"{need.now * 100 // of} % of what is allocatable" if of > 0 else ""),
@@ -227,7 +227,7 @@ def _columns(feature: FeaturePlan, shown: Sequence[Candidate]) -> list[_Column]:
     if asked == [BE_REQUESTED_CPU]:  # batch-cpu counts then, whatever the band of the pod
         return [*columns, ("asks", _batch_cpu), ("share", _share_used)]
     if asked:
-        columns.append(("asks", lambda each: resource.unit.format(each.of(resource).requested)))
+        columns.append(("asks", lambda each: unit_of(resource).format(each.of(resource).requested)))
         columns.append(("of", lambda each: each.of(resource).asked.removeprefix("kubernetes.io/")))
         return columns
     columns.append(("credit", lambda each: _amount(resource, each.of(resource).released)))
@@ -247,7 +247,7 @@ def _memory_columns(shown: Sequence[Candidate]) -> list[_Column]:
 
 
 def _amount(resource: Resource, value: int | None) -> str:
-    return "-" if value is None else resource.unit.format(value)
+    return "-" if value is None else unit_of(resource).format(value)
 
 
 def _kernel(each: Candidate) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -16,7 +17,7 @@ from koordebpf.report.pages.columns import WIDTH, cut_middle, filled
 from koordebpf.report.pages.dead_man import dead_man_diff
 from koordebpf.report.pages.other_decisions import decisions_diff
 from koordebpf.report.pages.suppression import suppression_diff
-from koordebpf.state.amount import MEMORY
+from koordebpf.state.amount import MEMORY, unit_of
 from koordebpf.state.what_if import Setting
 
 _NAME = 14
@@ -60,9 +61,10 @@ class FeatureDiff(msgspec.Struct, frozen=True):
     after: FeatureSide | None
 
 
-class PlanDiff(msgspec.Struct, frozen=True):
+class PlanDiff(msgspec.Struct, frozen=True, kw_only=True):
     """What `plan --diff` prints. `gained` and `lost` are victims of one plan only; `moved` go for another feature."""
 
+    schema: Literal["koordebpf.plan-diff/v2"] = "koordebpf.plan-diff/v2"
     settings: tuple[Setting, ...]
     gained: tuple[PodChange, ...]
     lost: tuple[PodChange, ...]
@@ -188,7 +190,7 @@ def _feature(diff: FeatureDiff) -> Iterator[str]:
     before, after = diff.before, diff.after
     rows = [(name, _mark(before, name), _mark(after, name)) for name in _MARKS]
     rows += [(text, _sum(before, name), _sum(after, name)) for text, name in _AMOUNTS.items()]
-    unit = next(side.balance.resource.unit for side in (after, before) if side is not None)
+    unit = next(unit_of(side.balance.resource) for side in (after, before) if side is not None)
     for text, first, second in rows:
         if (first or 0) != (second or 0):
             yield _row(text, *("-" if each is None else unit.format(each) for each in (first, second)))

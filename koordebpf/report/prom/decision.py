@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from koordebpf.policy.evict.all_features import FEATURES
-from koordebpf.state.amount import CPU, MEMORY, Amount, Unit
+from koordebpf.state.amount import CPU, MEMORY, Amount, Unit, unit_of
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PendingRelease
 from koordebpf.units import NS_PER_S
@@ -128,10 +128,10 @@ class DecisionMetrics:
 def _needs(needs: Mapping[str, Amount]) -> Iterator[Metric]:
     families: dict[Unit, GaugeMetricFamily] = {}
     for resource in (MEMORY, CPU, *(need.resource for need in needs.values())):
-        if (unit := resource.unit) not in families:
-            text = f"{resource.name[:1].upper()}{resource.name[1:]} to be freed, last tick."
+        if (unit := unit_of(resource)) not in families:
+            text = f"{resource[:1].upper()}{resource[1:]} to be freed, last tick."
             families[unit] = GaugeMetricFamily(f"koordebpf_need_{unit.metric or unit.name}", text, labels=["feature"])
     for feature, need in needs.items():
-        unit = need.resource.unit
+        unit = unit_of(need.resource)
         families[unit].add_metric([feature], need.value / unit.per_metric if unit.per_metric > 1 else need.value)
     yield from families.values()

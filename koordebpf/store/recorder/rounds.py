@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koordebpf.decision.decide_tick import TickDecision
+from koordebpf.decision.decide_tick import TickDecision, encode_decision
 from koordebpf.decision.pod_keys import annotations_read
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import DecodeError
+from koordebpf.store.previous import decision_of_today
 from koordebpf.store.recorder.objects import RecordedObjects
 from koordebpf.store.recorder.shard import Damage, Head, Kind, ShardContent, ShardEncoder
 from koordebpf.store.recorder.values import (
@@ -22,7 +23,6 @@ from koordebpf.store.recorder.values import (
     encode_round,
     objects_of,
 )
-from koordebpf.store.v1.encode import encode_decision
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ class ShardReader:
         """Return a round; None: it cannot be read, and `damages` says why. Cost: 0.1 ms at 110 pods."""
         try:
             tick, decision = decode_round(self.content.raw(head), self._objects_of(head))
-            return ReadRound(head.wall_ns, tick, decision, head.is_decision)
+            return ReadRound(head.wall_ns, tick, decision_of_today(decision), head.is_decision)
         except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self.damages.append(Damage(head.offset, head.end - head.offset, str(error)))
             return None

@@ -22,7 +22,7 @@ from koordebpf.policy.plan import Candidate, Holding
 from koordebpf.policy.requests import SoftNotice
 from koordebpf.policy.strategy import Decision, Demand, NamedExecutor, Ranking, Strategy
 from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
-from koordebpf.state.amount import MEMORY, PODS, Dimension, Resource
+from koordebpf.state.amount import MEMORY, Dimension, Resource
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.strategies.katalyst.inner import choose_inside, look_inside, pressing, problem_text, typed_states
 from koordebpf.strategies.katalyst.plugin import CONFIG_SOURCE_ANNOTATION, KatalystPod, Seen, candidates, katalyst_pods
@@ -63,11 +63,10 @@ from koordebpf.units import format_bytes
 
 GATE = "KatalystEviction"
 Mode = Literal["force", "soft"]
-_ENDED = "no plugin wants a pod evicted"
 # Two resources: a forced pod that is evicted makes up for no soft one.
 ASKED_PODS: Mapping[Mode, Dimension] = {
-    "force": Dimension("forced pods", Resource("forced pods", PODS, _ENDED), is_use=True),
-    "soft": Dimension("soft pods", Resource("soft pods", PODS, _ENDED), is_use=True),
+    "force": Dimension("forced pods", Resource("forced pods"), is_use=True),
+    "soft": Dimension("soft pods", Resource("soft pods"), is_use=True),
 }
 
 

@@ -18,12 +18,9 @@ from koordebpf.printable import page
 from koordebpf.report.pages.columns import filled
 from koordebpf.report.pages.explain import concerns, decode_audit, explained
 from koordebpf.store.audit_record import AuditRecord
-from koordebpf.store.v1 import types as v1
-from koordebpf.store.v1.decode import audit_of_json
-from koordebpf.store.v1.encode import audit_json
 from koordebpf.tools.cluster.asking import Agents, ask_all
 
-AUDIT_LINE: Final = b'"schema":"koordebpf.audit/v1"'
+AUDIT_LINE: Final = b'"schema":"koordebpf.audit/v2"'
 _RECORDER: Final = "/var/lib/koordebpf/recorder"
 _ALL: Final = 1000
 
@@ -55,7 +52,7 @@ class Found(msgspec.Struct, frozen=True):
 
     node: str
     where: str
-    decision: v1.AuditRecord
+    decision: AuditRecord
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -83,7 +80,7 @@ def why_page(why: Why) -> str:
     blocks = [page(lines)]
     for found in why.decisions:
         head = page([f"decided on {found.node}, says {found.where}:"])
-        blocks.append(f"{head}\n{explained(audit_of_json(found.decision))}")
+        blocks.append(f"{head}\n{explained(found.decision)}")
     if not why.decisions:
         where = "any node" if len(why.asked) != 1 else why.asked[0]
         blocks.append(
@@ -132,7 +129,7 @@ def why_pod(agents: Agents, namespace: str, name: str, last: int, *, recorded: b
     answers = ask_all(asked, lambda each: _decisions(agents, each, key, recorded=recorded), within_s=agents.within_s)
     problems += [f"{each.node}: {each.reason}" for each in answers.missing]
     found = sorted(
-        (Found(node, where, audit_json(record)) for node, (where, of) in answers.given.items() for record in of),
+        (Found(node, where, record) for node, (where, of) in answers.given.items() for record in of),
         key=lambda each: each.decision.time,
     )
     return Why(

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.store.v1.types import Evidence
+from koordebpf.policy.detect.verdict import UseEvidence
+from koordebpf.policy.plan import Holding
+from koordebpf.state.amount import MEMORY
 
 
 class _Verdict(msgspec.Struct, frozen=True):
     feature: str
     fires: bool
-    evidence: Evidence | None = None
+    evidence: UseEvidence | None = None
 
 
 class _Who(msgspec.Struct, frozen=True):
     uid: str
     namespace: str
     name: str
-    credit_bytes: int = 0
+    holdings: tuple[Holding, ...] = ()
+
+    @property
+    def credit_bytes(self) -> int:
+        """What its eviction releases of memory."""
+        return sum(each.released for each in self.holdings if each.resource == MEMORY)
 
 
 class _Victim(msgspec.Struct, frozen=True):
@@ -54,17 +61,18 @@ class _Strategies(msgspec.Struct, frozen=True):
 
 
 class RecordedDecision(msgspec.Struct, frozen=True):
-    """One round's decision, without its rankings; `store.v1.encode.encode_decision` made it."""
+    """One round's decision, without its rankings; `encode_decision` made it."""
 
     plan: _Plan
     carried: _Carried | None = None
     strategies: _Strategies = _Strategies()
 
     @property
-    def memory(self) -> Evidence | None:
+    def memory(self) -> UseEvidence | None:
         """The use of memory that a feature judged: the first that has marks; None: none was judged."""
         for feature in self.plan.features:
-            if (found := feature.verdict.evidence) is not None and found.threshold_bytes is not None:
+            found = feature.verdict.evidence
+            if found is not None and found.resource == MEMORY and found.threshold is not None:
                 return found
         return None
 

@@ -11,7 +11,6 @@ from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.values import RecordedEvent
-from koordebpf.store.v1.encode import audit_json
 from koordebpf.store.write_log import AuditedWrite, audited_write
 from koordebpf.tools.recorder.rounds import DecidesAgain, open_recording
 from koordebpf.units import NS_PER_S
@@ -95,5 +94,5 @@ def explained_lines(path: str, *, writes: bool) -> bytes:
     Raises:  ConfigError: it cannot be read, or is no recording.
     """
     recording = open_recording(path)
-    lines = audited_writes(recording) if writes else map(audit_json, audited(recording))
+    lines = audited_writes(recording) if writes else audited(recording)
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.report.pages.plan import plan_page
-from koordebpf.report.pages.plan_diff import diff_page, plan_diff
+from koordebpf.report.pages.plan_diff import PlanDiff, diff_page, plan_diff
 from koordebpf.store.recorder.rounds import ReadRound
 from koordebpf.tools.plan import case_changes, case_of_tick
 from koordebpf.tools.recorder.replay import Change, Replay, ReplayedRound
@@ -11,6 +14,14 @@ from koordebpf.tools.recorder.rounds import time_text
 from koordebpf.tools.recorder.summary import RecordingSummary
 
 _DECISIONS = 20  # lines
+
+
+class ReplayedPlan(msgspec.Struct, frozen=True):
+    """The plan of the round of a time; `diff`: what other settings change, if any were asked for."""
+
+    time: str
+    plan: NodePlan  # as it was
+    diff: PlanDiff | None = None
 
 
 def lines_of(each: ReplayedRound, *, is_changed: bool) -> str:
@@ -36,13 +47,22 @@ def totals_line(totals: Replay, *, is_changed: bool) -> str:
     return f"{of}; each is decided as it was"
 
 
-def round_page(each: ReadRound, change: Change | None) -> str:
-    """Return the plan of one round; under other settings, what they change."""
+def replayed_plan(each: ReadRound, change: Change | None) -> ReplayedPlan:
+    """Return the plan of one round; under other settings, also what they change.
+
+    Raises:  ConfigError: a NodeSLO, ConfigMap or quantity is unusable.
+    """
     case = case_of_tick(each.tick, "recording")
-    if change is None:
-        return f"{time_text(each.wall_ns)}\n\n{plan_page(case.plan(), 10)}"
-    other = change(case)
-    return f"{time_text(each.wall_ns)}\n\n{diff_page(plan_diff(case.plan(), other.plan(), case_changes(case, other)))}"
+    decided, diff = case.plan(), None
+    if change is not None:
+        other = change(case)
+        diff = plan_diff(decided, other.plan(), case_changes(case, other))
+    return ReplayedPlan(time_text(each.wall_ns), decided, diff)
+
+
+def round_page(found: ReplayedPlan) -> str:
+    """Return the plan of one round; under other settings, what they change."""
+    return f"{found.time}\n\n{plan_page(found.plan, 10) if found.diff is None else diff_page(found.diff)}"
 
 
 def summary_page(summary: RecordingSummary) -> str:

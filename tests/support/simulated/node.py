@@ -16,12 +16,11 @@ from koordebpf.agent import run
 from koordebpf.agent.lifecycle.standby import acquire_node_lock
 from koordebpf.collect.scope import open_scope
 from koordebpf.configuration.settings import AgentConfig, defaults_for
-from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.decide_tick import decided_again, encode_decision
 from koordebpf.kernel.cgroup import hierarchy
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.runner.measuring import open_measuring
 from koordebpf.store.sink import Event, PlanDecided, RoundEnded, TickFailed
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.simulated.cluster import (
     FakeRuntime,

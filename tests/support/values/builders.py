@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -41,6 +41,8 @@ from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeas
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import ExecutorName, Frame, NodeView, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
+
+T = TypeVar("T")
 
 NOW_NS = 1_000 * NS_PER_S
 CAPACITY_MIB = 1000
@@ -216,6 +218,11 @@ def in_flight(each: PodAndMeasure, *, credit: int, seconds_ago: float) -> Pendin
 def plan_of(recorded: Frame, settings: EvictSettings = DEFAULTS) -> Plan:
     """Return the decision for a frame, by way of its JSON."""
     return decide(view_of_frame(decode_frame(encode_frame(recorded), "frame")), settings)
+
+
+def read_back(value: T) -> T:
+    """Return what the value's JSON holds."""
+    return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
 
 
 def node_plan_of(recorded: Frame, settings: EvictSettings = DEFAULTS) -> NodePlan:

@@ -12,10 +12,8 @@ from click.testing import CliRunner
 from koordebpf.cli import _group
 from koordebpf.cli.plan import plan
 from koordebpf.decision.frames import encode_frame
+from koordebpf.decision.node_plan import NodePlan
 from koordebpf.errors import ConfigError
-from koordebpf.store.v1 import types as v1
-from koordebpf.store.v1.decode import node_plan_of_json
-from koordebpf.store.v1.encode import node_plan_json
 from tests.support.values.builders import frame, memory_volume, pod
 
 FRAMES = Path(__file__).parents[2] / "scenarios" / "frames"
@@ -132,14 +130,14 @@ def test_another_nodeslo_and_other_gates(tmp_path):
     path = tmp_path / "nodeslo.json"
     path.write_text(json.dumps(NODESLO))
     reported = json.loads(_run(HOG, "--diff", str(path), "--feature-gates", "MemoryEvict=true", "--json"))
-    assert reported["schema"] == "koordebpf.plan-diff/v1"
+    assert reported["schema"] == "koordebpf.plan-diff/v2"
     assert [each["name"] for each in reported["settings"]] == [
         "memoryEvictThresholdPercent",
         "memoryEvictLowerPercent",
         "MemoryEvict",
     ]
     assert [each["candidate"]["name"] for each in reported["lost"]] == ["exec-2"]
-    assert {"schema": "koordebpf.plan/v1", **reported["before"]} == json.loads(_run(HOG, "--json"))
+    assert {"schema": "koordebpf.plan/v2", **reported["before"]} == json.loads(_run(HOG, "--json"))
 
 
 def test_a_setting_that_is_wrong_is_said_with_its_place(tmp_path):
@@ -280,13 +278,14 @@ def test_the_dead_mans_choice_as_json(tmp_path):
     frame_path = str(FRAMES / "hog-is-evicted.json")
     printed = _run("--json", frame_path, "--config", _with_dead_man(tmp_path, "kill"))
     said = json.loads(printed)["dead_man"]
-    assert (said["action"], said["after_ns"], said["stall_ns"]) == ("kill", 500_000_000, 5_000_000)
-    assert (said["reason"], said["feature"]) == ("spark/exec-2", "BEMemoryEvict")
-    assert said["victim"]["candidate"]["name"] == said["candidates"][0]["name"] == "exec-2"
-    again = node_plan_of_json(msgspec.json.decode(printed.encode(), type=v1.NodePlan))
-    assert json.loads(msgspec.json.encode(node_plan_json(again)))["dead_man"] == said
+    assert said["settings"] == {"action": "kill", "after_ns": 500_000_000, "stall_ns": 5_000_000}
+    choice = said["choice"]
+    assert (choice["reason"], choice["feature"]) == ("spark/exec-2", "BEMemoryEvict")
+    assert choice["victim"]["candidate"]["name"] == choice["ranking"][0]["name"] == "exec-2"
+    again = msgspec.json.decode(printed.encode(), type=NodePlan)
+    assert json.loads(msgspec.json.encode(again))["dead_man"] == said
     without = _run("--json", frame_path, "--config", _with_dead_man(tmp_path, "nothing"))
-    assert "dead_man" not in json.loads(without)
+    assert json.loads(without)["dead_man"] is None
 
 
 def test_another_dead_mans_choice_stands_beside_the_first(tmp_path):

@@ -73,18 +73,19 @@ def test_what_prints_json_prints_its_schema_too_and_each_object_names_it(name: s
     Draft202012Validator.check_schema(schema)
     members = schema_members(schema)
     assert members
-    assert all(re.fullmatch(r"koordebpf\.[a-z-]+/v1", each) for each in members)
+    assert all(re.fullmatch(r"koordebpf\.[a-z-]+/v[12]", each) for each in members)
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_each_object_has_the_name_that_its_schema_says(name: str) -> None:
-    assert schema_members(object_schema(name)) == [f"koordebpf.{name}/v1"]
+    (member,) = schema_members(object_schema(name))
+    assert re.fullmatch(rf"koordebpf\.{name}/v[12]", member)
 
 
 def test_a_plan_is_what_its_schema_says() -> None:
     frame = str(ROOT / "tests/scenarios/frames/hog-is-evicted.json")
     printed = json.loads(CliRunner().invoke(root(), ["plan", "--json", frame]).output)
-    assert printed["schema"] == "koordebpf.plan/v1"
+    assert printed["schema"] == "koordebpf.plan/v2"
     Draft202012Validator(object_schema("plan")).validate(printed)
 
 

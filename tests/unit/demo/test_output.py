@@ -13,7 +13,6 @@ from koordebpf.demo.output import Event, StoryOutput
 from koordebpf.demo.verdict import Rounds
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import OpenPlan
-from koordebpf.store.v1.encode import audit_json
 from tests.support.values.builders import frame, plan_of, pod
 
 
@@ -45,7 +44,7 @@ class Rig:
         line.note(Outcome(who.uid, "spark", "hog", "cgroup", Result.DONE, "gone", 30, sent_ns=40))
         if freed_ns is not None:
             line.note_freed(who.uid, freed_ns)
-        self.output.add_audit_line(msgspec.json.encode(audit_json(line.record())))
+        self.output.add_audit_line(msgspec.json.encode(line.record()))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from koordebpf.decision.dead_man import (
     dead_man_choice,
     dead_man_outcome,
     dead_man_plan,
+    pods_valid_until_ns,
 )
 from koordebpf.decision.decide_tick import decided_again, tick_view
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
@@ -103,10 +104,10 @@ def test_a_pod_without_a_cgroup_is_passed_over():
 
 
 def test_the_choice_ends_with_the_list_of_pods_that_it_was_made_from():
-    assert chosen(tick()).until_ns == (1 << 63) - 1
+    assert pods_valid_until_ns(tick()) == (1 << 63) - 1
     synced_ns = NOW_NS - 5 * NS_PER_S
-    found = chosen(tick(guard=GuardFacts(NOW_NS, "api", synced_ns)))
-    assert found.until_ns == synced_ns + TickSettings().guards.pods_max_age_ns
+    listed = tick(guard=GuardFacts(NOW_NS, "api", synced_ns))
+    assert pods_valid_until_ns(listed) == synced_ns + TickSettings().guards.pods_max_age_ns
 
 
 @pytest.mark.parametrize("percent", [1, 33, 70, 99, 100])

@@ -18,8 +18,6 @@ from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, DecisionsInterrupted, Event, PlanDecided, PlanStarted, TickEnded
-from koordebpf.store.v1.decode import decode_audit_line
-from koordebpf.store.v1.encode import audit_json
 from tests.unit.report.test_report import outcome, plan
 
 
@@ -92,7 +90,7 @@ def test_an_eviction_has_a_call_before_it_and_one_after_it() -> None:
         assert call["victims"] == [{"namespace": "default", "name": "spark-1", "uid": "u-1"}]
         assert call["text"] == "n1: evicting default/spark-1: 71 % >= 70 %"
         assert call["dry_run"] is False
-        assert decode_audit_line(msgspec.json.encode(call["record"])).id == before["record"]["id"]
+        assert msgspec.json.decode(msgspec.json.encode(call["record"]), type=AuditRecord).id == before["record"]["id"]
 
 
 def test_before_is_called_once_the_evictions_are_sent_with_what_was_known_before() -> None:
@@ -193,7 +191,7 @@ def test_a_decision_is_shown_with_its_calls() -> None:
         ("page-me", "after", "done"),
     ]
     assert all(each.took_ns > 0 for each in shown.hooks)
-    assert decode_audit_line(msgspec.json.encode(audit_json(shown))) == shown
-    assert b"hooks" not in msgspec.json.encode(audit_json(records[0]))
+    assert msgspec.json.decode(msgspec.json.encode(shown), type=AuditRecord) == shown
+    assert b"hooks" not in msgspec.json.encode(records[0])
     other = msgspec.structs.replace(records[0], id="another")
     assert rig.sink.with_calls([other]) == [other]

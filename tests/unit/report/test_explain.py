@@ -13,8 +13,6 @@ from koordebpf.errors import ConfigError
 from koordebpf.report.pages.explain import concerns, decode_audit, explained
 from koordebpf.state.outcome import HookResult, Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
-from koordebpf.store.v1.decode import decode_audit_line
-from koordebpf.store.v1.encode import audit_json
 from tests.support.values.builders import frame, ls_pod, plan_of, pod
 
 
@@ -61,7 +59,7 @@ def test_what_was_not_done_is_said(result: Result, words: str) -> None:
 
 
 def test_lines_that_are_none_are_reported_and_the_others_read() -> None:
-    good = msgspec.json.encode(audit_json(record()))
+    good = msgspec.json.encode(record())
     records, problems = decode_audit(good + b"\n{half a li\n\n" + good + b"\n", "audit.jsonl")
     assert len(records) == 2
     assert [problem.path for problem in problems] == ["audit.jsonl:2:2"]
@@ -77,12 +75,7 @@ def test_a_pod_is_found_as_candidate_and_as_one_that_was_none() -> None:
 
 def test_the_command_reads_a_file(tmp_path: Path) -> None:
     audit = tmp_path / "audit.jsonl"
-    audit.write_bytes(
-        msgspec.json.encode(audit_json(record(dry_run=True)))
-        + b"\n"
-        + msgspec.json.encode(audit_json(record()))
-        + b"\n"
-    )
+    audit.write_bytes(msgspec.json.encode(record(dry_run=True)) + b"\n" + msgspec.json.encode(record()) + b"\n")
     both = CliRunner().invoke(explain, [str(audit)], catch_exceptions=False).output
     assert both.count("n1, dry run") == 1
     assert both.count("evicting spark/hog") == 2
@@ -92,7 +85,7 @@ def test_the_command_reads_a_file(tmp_path: Path) -> None:
         in CliRunner().invoke(explain, ["--pod", "web/x", str(audit)]).output
     )
     as_json = CliRunner().invoke(explain, ["--json", "--last", "1", str(audit)]).output
-    assert decode_audit_line(as_json) == record()
+    assert msgspec.json.decode(as_json, type=AuditRecord) == record()
 
 
 def test_an_agent_that_does_not_answer_is_one_sentence() -> None:

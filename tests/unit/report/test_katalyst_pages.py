@@ -18,9 +18,7 @@ from koordebpf.report.pages.explain_requests import decode_requests, explained_r
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
-from koordebpf.store.v1.decode import decode_audit_line
-from koordebpf.store.v1.encode import audit_json
-from koordebpf.store.v1.requests import audited_request, request_sentence
+from koordebpf.store.request_log import audited_request, request_sentence
 from tests.scenarios.test_katalyst import Node, forced, hard, kpod, soft
 from tests.support.values.builders import supposed
 
@@ -76,8 +74,8 @@ def test_a_soft_request_reads_as_one() -> None:
 
 def test_the_record_has_the_reason_of_each_victim_and_survives_its_json() -> None:
     made = record(Result.DONE, Result.DONE)
-    line = msgspec.json.encode(audit_json(made))
-    assert audit_json(decode_audit_line(line)) == audit_json(made)
+    line = msgspec.json.encode(made)
+    assert msgspec.json.decode(line, type=AuditRecord) == made
     *_, feature = msgspec.json.decode(line)["features"]
     assert feature["reasons"] == {
         "a": "plugin disk-plugin met threshold in scope disk, target 10, observed 20; forced",

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordebpf.cli.reference.schemas import object_schema
 from koordebpf.report.pages.plan_diff import PlanDiff, diff_page, plan_diff
-from koordebpf.report.pages.plan_diff_json import plan_diff_json, plan_diff_schema
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import changed_settings, with_fields, with_gates
 from koordebpf.units import NS_PER_S
-from tests.support.values.builders import frame, ls_pod, node_plan_of, pod
+from tests.support.values.builders import frame, ls_pod, node_plan_of, pod, read_back
 from tests.support.values.cpu_nodes import cpu_frame
 
 BY_PRIORITY = {"koordinator.sh/eviction-enabled": "true"}
@@ -113,9 +113,8 @@ def test_the_same_settings_change_nothing() -> None:
 
 def test_it_reads_back_and_the_schema_names_its_fields() -> None:
     diff = diff_of(node(), with_fields(node(), {"enable": False}))
-    printed = plan_diff_json(diff)
-    assert msgspec.json.decode(msgspec.json.encode(printed), type=type(printed)) == printed
-    assert set(plan_diff_schema()["$defs"]["PlanDiff"]["properties"]) == set(msgspec.to_builtins(printed))
+    assert read_back(diff) == diff
+    assert set(object_schema("plan-diff")["$defs"]["PlanDiff"]["properties"]) == set(msgspec.to_builtins(diff))
 
 
 @given(

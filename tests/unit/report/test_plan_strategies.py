@@ -25,7 +25,6 @@ from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import MeasuredParts
 from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.store.frames import RecordedTick
-from koordebpf.store.v1.encode import node_plan_json
 from koordebpf.strategies.proactive_reclaim.decide import PodTrim, ReclaimState
 from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured, SwapState, TrimmedPod
 from koordebpf.strategies.resctrl.values import BandwidthInfo, CacheInfo, PodTasks, ResctrlMeasured
@@ -45,7 +44,7 @@ def decided(gate: str, names: list[str], states: dict[str, Any] | None = None, *
 
 
 def json_of(plan: NodePlan, name: str) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(node_plan_json(plan)))["strategies"][name]
+    return msgspec.json.decode(msgspec.json.encode(plan))["strategies"][name]
 
 
 def reclaim(sizes: dict[str, int], swap: SwapState = SwapState()) -> NodePlan:  # noqa: B008 - frozen

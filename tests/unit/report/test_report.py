@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from koordebpf.cli.reference.schemas import object_schema
 from koordebpf.errors import KubeError
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
@@ -25,10 +26,8 @@ from koordebpf.report.sentences import outcome_sentence, tick_sentence
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditLog
-from koordebpf.store.audit_record import OpenPlan
+from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.repeat_filter import RepeatFilter
-from koordebpf.store.v1.decode import decode_audit_line
-from koordebpf.store.v1.encode import audit_json, audit_schema
 from koordebpf.units import NS_PER_S
 from tests.support.patience import patience
 
@@ -117,14 +116,16 @@ def test_a_line_reads_back_and_the_schema_names_its_fields(tmp_path: Path) -> No
     record = open_plan(plan()).record()
     assert log.write(record)
     (line,) = (tmp_path / "audit.jsonl").read_bytes().splitlines()
-    assert decode_audit_line(line) == record
+    assert msgspec.json.decode(line, type=AuditRecord) == record
     of_an_agent_alone = {"hooks"}  # calls that end after the line is complete
-    assert set(json.loads(line)) == set(audit_schema()["$defs"]["AuditRecord"]["properties"]) - of_an_agent_alone
+    assert (
+        set(json.loads(line)) == set(object_schema("audit")["$defs"]["AuditRecord"]["properties"]) - of_an_agent_alone
+    )
 
 
 def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:
     record = open_plan(plan()).record()
-    size = len(msgspec.json.encode(audit_json(record))) + 1
+    size = len(msgspec.json.encode(record)) + 1
     log = AuditLog(tmp_path / "audit.jsonl", max_bytes=size * 2, kept=2)
     for _ in range(20):
         assert log.write(record)
@@ -132,7 +133,7 @@ def test_the_file_rotates_and_stays_bounded(tmp_path: Path) -> None:
     for file in tmp_path.iterdir():
         assert 0 < file.stat().st_size <= size * 2
         for line in file.read_bytes().splitlines():
-            decode_audit_line(line)
+            msgspec.json.decode(line, type=AuditRecord)
     assert (log.written, log.dropped) == (20, 0)
 
 
@@ -145,7 +146,7 @@ def test_a_line_without_an_end_spoils_no_later_one(tmp_path: Path, torn: bytes) 
     assert [log.write(record) for record in records] == [True, True]
     first, *later = path.read_bytes().split(b"\n")
     assert first == torn
-    assert [decode_audit_line(line) for line in later if line] == records
+    assert [msgspec.json.decode(line, type=AuditRecord) for line in later if line] == records
     assert len(later) == len(records) + 1
 
 
@@ -171,7 +172,7 @@ def test_lines_wait_for_a_directory_that_comes_back_and_keep_their_order(tmp_pat
 
 def test_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert AuditLog(None).write(open_plan(plan()).record())
-    assert json.loads(capfdbinary.readouterr().out)["schema"] == "koordebpf.audit/v1"
+    assert json.loads(capfdbinary.readouterr().out)["schema"] == "koordebpf.audit/v2"
 
 
 def test_standard_output_without_a_reader_gets_each_line_once_later(tmp_path: Path) -> None:
@@ -281,7 +282,7 @@ def test_sentences() -> None:
 def test_a_line_says_what_its_decision_rests_on() -> None:
     line = OpenPlan(plan(), node="n", dry_run=True, seen_ns=None, decided_ns=1, wall_s=0.0, signals=FILES).record()
     assert line.signals == FILES
-    assert decode_audit_line(msgspec.json.encode(audit_json(line))) == line
+    assert msgspec.json.decode(msgspec.json.encode(line), type=AuditRecord) == line
     assert outcome_sentence(outcome(Result.DONE)) == "evicted default/spark-1 by api: why"
     assert all(outcome_sentence(outcome(result)) for result in Result)
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import encode_decision
 from koordebpf.report.sentences import outcome_sentence
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import LedgerRow, LedgerView, Party, PsiLine, StallParts, StallShares
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.recorder.rounds import ReadRound
 from koordebpf.store.recorder.values import RecordedEvent
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.tools.incident.charts import NAMED, charts_of, with_gaps
 from koordebpf.tools.incident.decisions import Decided, Outcomes, VictimSeen, decided, decisions_shown, whole
 from koordebpf.tools.incident.moments import Moment, Moments

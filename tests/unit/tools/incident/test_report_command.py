@@ -23,7 +23,6 @@ from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
 from koordebpf.store.recorder.values import RecordedEvent
-from koordebpf.store.v1.encode import audit_json
 from koordebpf.tools.incident.of_audit import incident_of_audit
 from koordebpf.tools.incident.of_recording import incident_of_recording
 from koordebpf.tools.incident.values import Incident
@@ -176,7 +175,7 @@ def audit_line(second: int, result: Fate = Fate.DONE, victims: int = 1) -> bytes
         line.note(Outcome(who.uid, "spark", who.name, "cgroup", result, "so", 5, sent_ns=sent_ns, killed_tasks=3))
         if result is Fate.DONE:
             line.note_freed(who.uid, 40_000_005)
-    return msgspec.json.encode(audit_json(line.record()))
+    return msgspec.json.encode(line.record())
 
 
 WRITE = json.dumps(

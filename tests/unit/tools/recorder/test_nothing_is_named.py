@@ -50,6 +50,7 @@ FORMS = (
 
 def filled(kind: Any, form: str) -> Any:
     """Return a value of a type, all fields set, with this text in every string and key."""
+    kind = getattr(kind, "__supertype__", kind)  # of a NewType
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         patterns = [each.pattern for each in inner[1:] if isinstance(each, msgspec.Meta) and each.pattern]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.cli import _group
 from koordebpf.cli.reference.schemas import object_schema
-from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.decide_tick import decided_again, encode_decision
 from koordebpf.errors import ConfigError
 from koordebpf.events.records import OomKill
 from koordebpf.kube.cache.objects import Container, ResourceRequirements
@@ -29,7 +29,6 @@ from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
 from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.store.sink import OomKilled
-from koordebpf.store.v1.encode import encode_decision
 from koordebpf.tools.recorder.record import record_rounds
 from koordebpf.tools.recorder.rounds import parse_time
 from koordebpf.units import MIB, NS_PER_S
@@ -154,15 +153,15 @@ def test_replay_at_a_time_as_json_is_one_object_that_its_schema_describes(path: 
     schema = Draft202012Validator(object_schema("replayed-plan"))
     whole = json.loads(run("replay", path, "--at", "2027-01-15T08:00:05.9Z", "--json").output)
     schema.validate(whole)
-    assert (whole["schema"], whole["time"]) == ("koordebpf.replayed-plan/v1", "2027-01-15T08:00:05.000Z")
+    assert (whole["schema"], whole["time"]) == ("koordebpf.replayed-plan/v2", "2027-01-15T08:00:05.000Z")
     assert [each["candidate"]["name"] for each in whole["plan"]["features"][0]["victims"]] == ["job-0"]
     assert whole["diff"] is None
     of_plan = json.loads(run("plan", path, "--at", "2027-01-15T08:00:05.9Z", "--json").output)
-    assert {"schema": "koordebpf.plan/v1", **whole["plan"]} == of_plan
+    assert {"schema": "koordebpf.plan/v2", **whole["plan"]} == of_plan
     other = ("--set", "memoryEvictThresholdPercent=95")
     changed = json.loads(run("replay", path, "--at", "2027-01-15T08:00:05Z", *other, "--json").output)
     schema.validate(changed)
-    assert changed["diff"]["schema"] == "koordebpf.plan-diff/v1"
+    assert changed["diff"]["schema"] == "koordebpf.plan-diff/v2"
     assert [each["candidate"]["name"] for each in changed["diff"]["lost"]] == ["job-0"]
 
 

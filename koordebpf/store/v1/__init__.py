@@ -1,1 +1,0 @@
-"""The JSON of plans and audit lines, version 1."""
