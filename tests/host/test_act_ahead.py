@@ -47,7 +47,7 @@ def test_a_steady_growth_is_met_before_the_line(node: NodeCgroup, tmp_path: Path
         (feature,) = line["features"]
         verdict = feature["verdict"]
         assert verdict["ahead"]["high_ns"] < 8_000_000_000
-        assert verdict["evidence"]["used_bytes"] < verdict["evidence"]["threshold_bytes"]
+        assert verdict["evidence"]["used"] < verdict["evidence"]["threshold"]
         assert "acting ahead of it" in line["sentence"]
         assert [outcome["result"] for outcome in line["outcomes"]] == ["done"]
         assert agent.stop() == 0

@@ -117,7 +117,7 @@ def evicted(hierarchy: MemoryHierarchy, tmp_path_factory: pytest.TempPathFactory
         assert hog.process.wait(patience(10)) != 0
         others_end = other.process.poll()
         until(lambda: cluster.eviction_events, "the Event")
-        credit = line["features"][0]["credit_bytes"]
+        credit = line["features"][0]["balance"]["credit"]
         until(lambda: agent.metric("koordebpf_released_bytes_total") >= credit, "released")
         counts = (
             agent.metric('koordebpf_evictions_total{executor="api",reason="BEMemoryEvict",result="done"}'),
@@ -156,7 +156,7 @@ def test_the_audit_line_says_who_and_how_long_each_step_took(evicted: Evicted) -
     (feature,) = evicted.line["features"]
     assert feature["victims"] == [evicted.uid]
     assert [candidate["name"] for candidate in feature["ranking"]] == ["hog", "other"]
-    assert feature["credit_bytes"] >= feature["need_bytes"] > 0
+    assert feature["balance"]["credit"] >= feature["balance"]["need"] > 0
     latencies = evicted.line["latencies"]
     assert all(value is not None and value >= 0 for value in latencies.values()), latencies
 

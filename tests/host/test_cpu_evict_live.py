@@ -139,7 +139,7 @@ def test_best_effort_pods_that_starve_are_fewer_and_then_it_stops(busy: BusyNode
         assert (fired(line), victims(line)) == (["BECPUEvict"], [("low", "done")])
         assert burning["low"].wait() != 0
         (feature,) = [each for each in line["features"] if each["victims"]]
-        assert feature["cpu"]["credit_millicpu"] == 1000
+        assert feature["balance"]["credit"] == 1000
         agent.said("evicting default/low (priority 5000, 1 CPU): best-effort pods may have ")
         name = 'koordebpf_evictions_total{executor="cgroup",reason="BECPUEvict",result="done"}'
         until(lambda: agent.metric(name) == 1, lambda: agent.log)

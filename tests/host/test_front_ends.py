@@ -374,7 +374,7 @@ class TestTop:
         assert max(map(len, page.stdout.splitlines())) <= 80
         (tmp_path / "frame.json").write_text(frame.stdout)
         plan = koordebpf("plan", str(tmp_path / "frame.json"), "--json")
-        assert json.loads(plan.stdout)["features"][0]["verdict"]["evidence"]["capacity_bytes"] == 512 * MIB
+        assert json.loads(plan.stdout)["features"][0]["verdict"]["evidence"]["of"] == 512 * MIB
 
         by_container = {row["name"]: row for row in lines_of(containers)[0]["rows"]}
         assert 64 * MIB <= by_container["default/hog[c0]"]["used_bytes"] < 100 * MIB
