@@ -20,9 +20,12 @@ from koordebpf.cli.plan import plan
 from koordebpf.decision.strategies import PARTS
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.suppress.kept import KeptSuppression, adopted
+from koordebpf.state.amount import MEMORY, USED
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.frames import decode_tick
+from koordebpf.store.recorder.read import Recording
 from koordebpf.store.wal import read_left
+from koordebpf.tools.recorder.rounds import DecidesAgain
 from tests.support.version_1 import as_today, without_defaults
 
 PREVIOUS = Path(__file__).parent / "previous"
@@ -89,6 +92,9 @@ def test_the_write_ahead_log_says_which_evictions_were_in_flight() -> None:
     evicted = {uid for record in left.records for each in record.features for uid in each.victims}
     assert len(left.records) == 2
     assert len(left.kills) == 1
+    (feature,) = left.records[0].features
+    assert (feature.balance.credit, feature.ranking[0].of(MEMORY).used) == (178778112, 178778112)
+    assert feature.verdict.amounts == {USED: 46651802}
     assert {kill.uid for kill in left.kills} <= evicted
 
 
@@ -106,6 +112,14 @@ def test_the_budget_counts_the_evictions_before(tmp_path: Path) -> None:
 def test_suppression_starts_from_what_was_kept() -> None:
     kept = msgspec.json.decode((PREVIOUS / "suppression.json").read_bytes(), type=KeptSuppression)
     assert adopted(kept, kept.left_s + 1, keep_s=60).quota == "using"
+
+
+@pytest.mark.parametrize("name", ["at-70", "at-85"])
+def test_a_recording_with_plans_of_version_1_is_decided_again_bit_for_bit(name: str) -> None:
+    recording, again = Recording(PREVIOUS.parent / "what_if" / f"{name}.rounds"), DecidesAgain()
+    ((_, shard),) = recording.shards
+    assert b'{"carried":' in shard.content.raw(shard.rounds[0])
+    assert all(each.is_same(again.decide(each.tick)) for each in recording.rounds())
 
 
 def test_what_each_strategy_measured_is_read_of_rounds_of_that_version() -> None:
