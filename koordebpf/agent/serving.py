@@ -107,7 +107,7 @@ def _series_page(series: SeriesStore, query: str) -> object:
 
 
 def _top_page(recent: Recent, query: str) -> object:
-    from koordebpf.report.top.of_round import top_of_round
+    from koordebpf.report.top import top_of_round
 
     del query
     return top_of_round(recent.last_round())

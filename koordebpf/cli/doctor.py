@@ -75,8 +75,8 @@ def doctor(
       koordebpf doctor --json | jq '.sources[] | select(.works | not)'
       koordebpf doctor >/dev/null || echo "exit code $?"
     """
-    from koordebpf.report.pages.doctor import doctor_text
-    from koordebpf.tools.doctor import examine
+    from koordebpf.tools.doctor.checks import examine
+    from koordebpf.tools.doctor.page import doctor_text
 
     config = None
     if config_file is not None:

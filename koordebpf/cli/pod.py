@@ -33,8 +33,7 @@ def explain(wanted: str, run_dir: Path, as_json: bool) -> None:
       koordebpf pod explain spark/be-7
       koordebpf pod explain --json spark/be-7 | jq '.cgroups[].values[]'
     """
-    from koordebpf.report.pages.pod_values import pod_values_page
-    from koordebpf.tools.pod_explain import explain_pod
+    from koordebpf.tools.pod_explain import explain_pod, pod_values_page
 
     explained = explain_pod(wanted, run_dir)
     if as_json:

@@ -14,9 +14,9 @@ from koordebpf.cli.inputs import names_of, names_options
 if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
-    from koordebpf.report.top.choice import Choice, Level, Sort
-    from koordebpf.report.top.page import Around
-    from koordebpf.report.top.values import TopPage
+    from koordebpf.report.top import Level, Sort, TopPage
+    from koordebpf.tools.top.choice import Choice
+    from koordebpf.tools.top.page import Around
 
 
 _NO_NAMES = (
@@ -137,12 +137,12 @@ def top(
 ) -> None:
     """Show pages on a terminal, or print pages, objects or a frame."""
     if schema:
-        from koordebpf.report.top.values import top_schema
+        from koordebpf.report.top import top_schema
 
         echo_json(top_schema(), indent=2)
         return
 
-    from koordebpf.report.top.choice import Choice
+    from koordebpf.tools.top.choice import Choice
 
     choice = Choice(sort, level, ledger)
     if replay is not None:
@@ -159,7 +159,7 @@ def top(
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
     from koordebpf.kernel.signals.interface import SUMS_ONLY_NS
-    from koordebpf.report.top.screen import can_redraw
+    from koordebpf.tools.top.screen import can_redraw
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
     names = names_of(files, source, run_dir, node_name, kubeconfig)
@@ -174,9 +174,9 @@ def top(
 
 
 def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None, hint: str) -> None:
-    from koordebpf.report.top.screen import Screen
     from koordebpf.tools.top.keyboard import Keyboard
     from koordebpf.tools.top.looks import looks
+    from koordebpf.tools.top.screen import Screen
 
     with Keyboard() as keyboard, Screen() as screen:
         for look in looks(watch, interval, choice, keyboard, hint=hint):
@@ -186,7 +186,7 @@ def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None, h
 def _print(
     watch: NodeWatch, interval: float, choice: Choice, rows: int | None, hint: str, *, once: bool, as_json: bool
 ) -> None:
-    from koordebpf.report.top.values import cut
+    from koordebpf.report.top import cut
     from koordebpf.tools.top.looks import looks
 
     for look in looks(watch, interval, choice, once=once, hint=hint):
@@ -202,9 +202,9 @@ def _echo_page(page: TopPage, choice: Choice, rows: int | None, around: Around) 
     import shutil
 
     from koordebpf.printable import page as text_of
-    from koordebpf.report.top.page import page_lines
-    from koordebpf.report.top.table import LEAST_WIDTH, MOST_WIDTH
-    from koordebpf.report.top.values import cut
+    from koordebpf.report.top import cut
+    from koordebpf.tools.top.page import page_lines
+    from koordebpf.tools.top.table import LEAST_WIDTH, MOST_WIDTH
 
     width = max(LEAST_WIDTH, min(shutil.get_terminal_size().columns, MOST_WIDTH))
     lines = page_lines(cut(page, rows or 20), choice, width=width, around=around)
@@ -212,11 +212,11 @@ def _echo_page(page: TopPage, choice: Choice, rows: int | None, around: Around) 
 
 
 def _show_recording(path: str, at: str | None, choice: Choice, rows: int | None, *, once: bool, as_json: bool) -> None:
-    from koordebpf.report.top.screen import Screen, can_redraw
-    from koordebpf.report.top.values import cut
+    from koordebpf.report.top import cut
     from koordebpf.tools.recorder.rounds import open_recording, parse_time, place_at
     from koordebpf.tools.top.keyboard import Keyboard
     from koordebpf.tools.top.replayed import moments
+    from koordebpf.tools.top.screen import Screen, can_redraw
 
     opened = open_recording(path)
     place = len(opened) - 1 if at is None else place_at(opened, parse_time("--at", at))

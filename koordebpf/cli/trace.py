@@ -15,11 +15,11 @@ from koordebpf.cli.inputs import names_of, names_options
 if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
-    from koordebpf.report.trace.record_line import TraceFilter
-    from koordebpf.report.trace.trace_output import TraceOutput
-    from koordebpf.tools.trace import Asked
+    from koordebpf.report.record_line import TraceFilter
+    from koordebpf.tools.trace.follow import Asked
+    from koordebpf.tools.trace.output import TraceOutput
 
-# As koordebpf.report.trace.record_line.KINDS has them, which `--help` must not import.
+# As koordebpf.report.record_line.KINDS has them, which `--help` must not import.
 _KINDS = (
     "reclaim",
     "oom_kill",
@@ -165,7 +165,7 @@ def trace(
 
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-    from koordebpf.tools.trace import Asked, open_watch
+    from koordebpf.tools.trace.follow import Asked, open_watch
 
     wanted = _filter(pod, cgroup, kind, min_ms)
     names = names_of(files, source, run_dir, node_name, kubeconfig)
@@ -180,14 +180,14 @@ def trace(
 
 
 def _print_schema() -> None:
-    from koordebpf.report.trace.trace_output import trace_schema
+    from koordebpf.tools.trace.output import trace_schema
 
     echo_json(trace_schema(), indent=2)
 
 
 def _filter(pods: tuple[str, ...], cgroups: tuple[Path, ...], kinds: tuple[str, ...], min_ms: float) -> TraceFilter:
     from koordebpf.kernel.cgroup.hierarchy import cgroup_id
-    from koordebpf.report.trace.record_line import DEFAULT_KINDS, KINDS, TraceFilter
+    from koordebpf.report.record_line import DEFAULT_KINDS, KINDS, TraceFilter
 
     return TraceFilter(
         pods,
@@ -199,15 +199,15 @@ def _filter(pods: tuple[str, ...], cgroups: tuple[Path, ...], kinds: tuple[str, 
 
 
 def _follow(watch: NodeWatch, asked: Asked, as_json: bool) -> None:
-    from koordebpf.tools.trace import follow
+    from koordebpf.tools.trace.follow import follow
 
     _print(follow(watch, asked), as_json, has_records=asked.records)
     _print_losses(watch)
 
 
 def _print(items: Iterable[TraceOutput], as_json: bool, *, has_records: bool) -> None:
-    from koordebpf.report.trace.record_line import HEADER
-    from koordebpf.report.trace.trace_output import render_json, render_text
+    from koordebpf.report.record_line import HEADER
+    from koordebpf.tools.trace.output import render_json, render_text
 
     if has_records and not as_json:
         echo(HEADER)
@@ -219,7 +219,7 @@ def _print(items: Iterable[TraceOutput], as_json: bool, *, has_records: bool) ->
 
 
 def _print_losses(watch: NodeWatch) -> None:
-    from koordebpf.report.trace.record_line import losses
+    from koordebpf.report.record_line import losses
 
     for sentence in losses(watch.totals(), watch.undecodable):
         echo(sentence, err=True)

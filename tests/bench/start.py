@@ -20,7 +20,7 @@ _COMMAND = """
 import sys, time
 up = time.monotonic_ns()
 from koordebpf.cli import main
-import koordebpf.cli.trace, koordebpf.collect.node_watch, koordebpf.tools.trace, koordebpf.report.trace.record_line
+import koordebpf.cli.trace, koordebpf.collect.node_watch, koordebpf.tools.trace.follow, koordebpf.report.record_line
 print(up, time.monotonic_ns(), file=sys.stderr, flush=True)
 main(sys.argv[1:])
 """

@@ -16,7 +16,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hierarchy
 from koordebpf.kernel.signals.interface import SignalSource
-from koordebpf.tools.doctor import quota_notes
+from koordebpf.tools.doctor.checks import quota_notes
 from koordebpf.tools.pod_explain import known_originals
 from tests.contract.apiserver import until
 from tests.host.live_agent import ROOT, LiveAgent
@@ -153,7 +153,7 @@ def raised_by_agent(hierarchy: MemoryHierarchy, tmp_path_factory: pytest.TempPat
         ):
             agent.becomes_ready()
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("koordebpf.tools.doctor.known_originals", slow)
+                patch.setattr("koordebpf.tools.doctor.checks.known_originals", slow)
                 (note,) = quota_notes(watch, folder / "run")
             until(lambda: bursty.quotas[1] == 3 * LIMIT_US, lambda: f"a burst, but: {bursty.quotas}\n{agent.log}")
             line = examined(bursty, folder)

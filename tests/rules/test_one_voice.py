@@ -16,7 +16,7 @@ DOORS = {
     "demo/workers.py": "JSON for the demo's own pipe",
     "store/audit.py": "lines of json_bytes",
     "report/log/json_log.py": "the handlers whose formatters escape",
-    "report/top/screen.py": "rich, given Text of page_lines: no markup, no controls",
+    "tools/top/screen.py": "rich, given Text of page_lines: no markup, no controls",
 }
 # What a text of several lines is joined with: by hand, a newline in a name would begin a line.
 _JOINS_ALLOWED = {

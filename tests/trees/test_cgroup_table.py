@@ -10,10 +10,10 @@ from typing import Literal
 import pytest
 
 from koordebpf.events.layout import STALL_CAUSES, decode_stall
-from koordebpf.report.top.choice import Level
-from koordebpf.report.top.values import TopRow
+from koordebpf.report.top import TopRow
 from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.state.pods.facts import PodFacts, pod_facts
+from koordebpf.tools.top.choice import Level
 from koordebpf.tools.top.looks import CgroupTable
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.support.played_signals import StalledNode, memcg, stall

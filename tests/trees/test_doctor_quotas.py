@@ -20,7 +20,7 @@ from koordebpf.kube.cache.objects import Pod
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer
 from koordebpf.report.known import KnownObjects
-from koordebpf.tools.doctor import quota_notes
+from koordebpf.tools.doctor.checks import quota_notes
 
 LIMIT = {"resources": {"limits": {"cpu": "100m"}}}
 ABOVE, WITHIN = 20_000, 10_000  # µs of 100 ms
@@ -76,7 +76,9 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     made = Node(tmp_path)
-    monkeypatch.setattr("koordebpf.tools.doctor.find_controllers", lambda: {"cpu": ControllerMount(1, made.root)})
+    monkeypatch.setattr(
+        "koordebpf.tools.doctor.checks.find_controllers", lambda: {"cpu": ControllerMount(1, made.root)}
+    )
     return made
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.report.top.choice import Choice, pressed
+from koordebpf.tools.top.choice import Choice, pressed
 from koordebpf.tools.top.looks import looks
 from tests.support.played_signals import StalledNode
 

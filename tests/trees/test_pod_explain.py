@@ -15,9 +15,8 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer
-from koordebpf.report.pages.pod_values import ExplainedCgroup, ExplainedValue
 from koordebpf.report.pod_settings import PodSetting, PodSettings
-from koordebpf.tools.pod_explain import explain_pod, known_originals
+from koordebpf.tools.pod_explain import ExplainedCgroup, ExplainedValue, explain_pod, known_originals
 
 UID = "12345678-9abc-def0-1234-56789abcdef0"
 POD = f"kubepods/besteffort/pod{UID}"

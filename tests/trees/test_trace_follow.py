@@ -14,10 +14,10 @@ import pytest
 
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import STALL_CAUSES
-from koordebpf.report.trace.counters import Counters
-from koordebpf.report.trace.record_line import KINDS, TraceFilter, kind_of
-from koordebpf.report.trace.summary import Summary
-from koordebpf.tools.trace import Asked, follow, wall_clock_offset_ns, wall_time
+from koordebpf.report.record_line import KINDS, TraceFilter, kind_of
+from koordebpf.tools.trace.follow import Asked, follow, wall_clock_offset_ns, wall_time
+from koordebpf.tools.trace.output import Counters
+from koordebpf.tools.trace.summary import Summary
 from koordebpf.units import NS_PER_S
 from tests.support.played_signals import StalledNode, memcg, stall, totals
 

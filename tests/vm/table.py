@@ -43,12 +43,12 @@ class Facts(msgspec.Struct, frozen=True):
 _HELPS = "the program that ends it"
 # 5.8 is what the ring buffer needs; the tracepoints themselves are older, but where a later release is named.
 FACTS = {
-    "on_cgroup_attach_task": Facts("5.8", "`koord_migration`", "`koordebpf/report/trace/record_line.py`"),
-    "on_cgroup_transfer_tasks": Facts("5.8", "`koord_migration`", "`koordebpf/report/trace/record_line.py`"),
+    "on_cgroup_attach_task": Facts("5.8", "`koord_migration`", "`koordebpf/report/record_line.py`"),
+    "on_cgroup_transfer_tasks": Facts("5.8", "`koord_migration`", "`koordebpf/report/record_line.py`"),
     "on_cgroup_mkdir": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
     "on_cgroup_rmdir": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
     "on_cgroup_rename": Facts("5.8", "`koord_cgroup`", "`koordebpf/attribution/index.py`"),
-    "on_cgroup_notify_populated": Facts("5.8", "`koord_populated`", "`koordebpf/report/trace/record_line.py`"),
+    "on_cgroup_notify_populated": Facts("5.8", "`koord_populated`", "`koordebpf/report/record_line.py`"),
     "on_mm_compaction_begin": Facts("5.8", "when it began", _HELPS),
     "on_mm_compaction_end": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
     "on_mm_vmscan_throttled": Facts("5.16", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),

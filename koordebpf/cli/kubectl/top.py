@@ -9,7 +9,7 @@ import click
 from koordebpf.cli.kubectl.options import Reached, cluster_options, end, output_option, say_missing, show
 
 if TYPE_CHECKING:
-    from koordebpf.report.top.choice import Sort
+    from koordebpf.report.top import Sort
 
 
 @click.group()

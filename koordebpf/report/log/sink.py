@@ -15,8 +15,8 @@ from koordebpf.policy.suppress.round import SuppressPlan
 from koordebpf.policy.suppress.settings import Policy
 from koordebpf.report.ended_shortages import EndedShortages, JudgedFeatures
 from koordebpf.report.log.problems import ProblemLog
+from koordebpf.report.record_line import oom_sentence
 from koordebpf.report.sentences import late_sentence, outcome_sentence, tick_sentence
-from koordebpf.report.trace.record_line import oom_sentence
 from koordebpf.state.outcome import Result
 from koordebpf.store.open_plans import OpenPlans, plan_key
 from koordebpf.store.repeat_filter import RepeatFilter

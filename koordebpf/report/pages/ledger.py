@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.report.trace.record_line import shortened
+from koordebpf.report.record_line import shortened
 from koordebpf.state.measured import LedgerRow, LedgerView, Party
 from koordebpf.units import NS_PER_S, format_ns
 

@@ -9,9 +9,7 @@ import msgspec
 from koordebpf.errors import KubeError
 from koordebpf.kube.malformed import MALFORMED, reason
 from koordebpf.kube.remote.pods import RemotePod, pods_of
-from koordebpf.report.top.cells import blamed, growth_text, time_text, used_text
-from koordebpf.report.top.choice import Sort
-from koordebpf.report.top.values import SORTS, TopPage, TopRow
+from koordebpf.report.top import SORTS, Sort, TopPage, TopRow, blamed, growth_text, time_text, used_text
 from koordebpf.tools.cluster.asking import Agents, ask_all
 from koordebpf.tools.cluster.table import kubectl_table
 

@@ -22,11 +22,8 @@ from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import PressureFile, PressureLine
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.report.top.choice import Choice, Level, pressed
-from koordebpf.report.top.page import Around, shown_rows
-from koordebpf.report.top.trail import Trails
-from koordebpf.report.top.values import TopPage, TopRow, pod_rows, short_qos, sorted_rows, stalls_of, top_cpu
-from koordebpf.report.trace.record_line import owner_text
+from koordebpf.report.record_line import owner_text
+from koordebpf.report.top import Level, TopPage, TopRow, pod_rows, short_qos, sorted_rows, stalls_of, top_cpu
 from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuMeasured
@@ -37,8 +34,10 @@ from koordebpf.state.series.growth import GrowthTable
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.state.stalls.shares import ShareTable
 from koordebpf.state.stalls.windows import StallWindow
+from koordebpf.tools.top.choice import Choice, pressed
 from koordebpf.tools.top.keyboard import Keyboard
-from koordebpf.tools.trace import wall_clock_offset_ns, wall_time
+from koordebpf.tools.top.page import Around, Trails, shown_rows
+from koordebpf.tools.trace.follow import wall_clock_offset_ns, wall_time
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 _GROWTH_NS = 2 * NS_PER_S  # looked back: a person reads once a second

@@ -12,15 +12,13 @@ import msgspec
 from koordebpf.decision.decide_tick import tick_view
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.report.top.choice import Choice, pressed
-from koordebpf.report.top.of_round import top_of_frame
-from koordebpf.report.top.page import Around, shown_rows
-from koordebpf.report.top.trail import SAMPLES, Trails
-from koordebpf.report.top.values import TopPage
+from koordebpf.report.top import TopPage, top_of_frame
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.rounds import ReadRound
 from koordebpf.tools.recorder.rounds import time_text
+from koordebpf.tools.top.choice import Choice, pressed
 from koordebpf.tools.top.keyboard import Keyboard
+from koordebpf.tools.top.page import SAMPLES, Around, Trails, shown_rows
 from koordebpf.units import NS_PER_S
 
 _MINUTE_NS: Final = 60 * NS_PER_S

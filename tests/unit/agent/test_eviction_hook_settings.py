@@ -16,7 +16,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.report.beside import Beside
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.tools.doctor import eviction_hook_sources
+from koordebpf.tools.doctor.checks import eviction_hook_sources
 from koordebpf.units import NS_PER_S
 
 ROOT = Path(__file__).parents[3]

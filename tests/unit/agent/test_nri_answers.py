@@ -19,7 +19,7 @@ from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
 from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.strategies.hooks.values import HookRules
-from koordebpf.tools.doctor import nri_sources
+from koordebpf.tools.doctor.checks import nri_sources
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from koordebpf.cli import _group
 from koordebpf.cli.trace import trace
-from koordebpf.report.trace.record_line import KINDS
+from koordebpf.report.record_line import KINDS
 
 COMMANDS = ("trace", "top", "doctor")
 HEAVY = {"rich", "kubernetes", "urllib3", "yaml", "prometheus_client", "psutil", "msgspec", "ctypes"}

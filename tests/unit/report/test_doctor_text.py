@@ -7,8 +7,8 @@ import pytest
 
 from koordebpf.kernel.host.machine import CAPABILITIES, HostFacts, parse_config, parse_os_release
 from koordebpf.kernel.signals.interface import SignalSource
-from koordebpf.report.pages.doctor import BackendTry, DoctorReport, doctor_report, doctor_text
-from koordebpf.report.pages.remedies import Fix, SignalFixes, fixes_of
+from koordebpf.tools.doctor.page import BackendTry, DoctorReport, doctor_report, doctor_text
+from koordebpf.tools.doctor.remedies import Fix, SignalFixes, fixes_of
 
 WORKS = SignalSource("node usage", "/proc/meminfo", works=True)
 MISSING = SignalSource(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.report.pages.pod_values import ExplainedCgroup, ExplainedPodValues, ExplainedValue, pod_values_page
+from koordebpf.tools.pod_explain import ExplainedCgroup, ExplainedPodValues, ExplainedValue, pod_values_page
 
 POD = ExplainedPodValues(
     "uid-1",

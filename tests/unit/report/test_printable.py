@@ -30,23 +30,23 @@ from koordebpf.printable import json_bytes, page, printable, printable_text
 from koordebpf.report.events import eviction_event
 from koordebpf.report.log.json_log import JsonFormatter
 from koordebpf.report.log.text_log import TextFormatter
-from koordebpf.report.pages.doctor import BackendTry, DoctorReport, doctor_text
 from koordebpf.report.pages.explain import explained
 from koordebpf.report.pages.explain_writes import explained_writes
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
-from koordebpf.report.pages.remedies import SignalFixes
-from koordebpf.report.top.choice import Choice
-from koordebpf.report.top.page import page_lines
-from koordebpf.report.top.screen import Screen
-from koordebpf.report.top.values import TopPage, TopRow
-from koordebpf.report.trace.record_line import Seen
-from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
-from koordebpf.report.trace.trace_output import render_json, render_text
+from koordebpf.report.record_line import Seen
+from koordebpf.report.top import TopPage, TopRow
 from koordebpf.state.measured import LedgerRow, LedgerView, NodeMeasure, Party
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.write_log import audited_write
+from koordebpf.tools.doctor.page import BackendTry, DoctorReport, doctor_text
+from koordebpf.tools.doctor.remedies import SignalFixes
+from koordebpf.tools.top.choice import Choice
+from koordebpf.tools.top.page import page_lines
+from koordebpf.tools.top.screen import Screen
+from koordebpf.tools.trace.output import render_json, render_text
+from koordebpf.tools.trace.summary import CauseSum, PodStalls, Summary
 from tests.support.values.builders import frame, node_plan_of, plan_of, pod
 
 ROUNDS = 1000  # for each renderer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from koordebpf.events.layout import decode_totals
 from koordebpf.events.records import CgroupStall, StallSum
 from koordebpf.report.pages.ledger import LEDGER_HEADER, ledger_lines
-from koordebpf.report.trace.counters import Counters, counters_lines, program_counters, vmstat_counters
-from koordebpf.report.trace.summary import PodStalls, StallBook, Summary, summary_lines
 from koordebpf.state.measured import LedgerRow, LedgerView, Party
+from koordebpf.tools.trace.output import Counters, counters_lines, program_counters, vmstat_counters
+from koordebpf.tools.trace.summary import PodStalls, StallBook, Summary, summary_lines
 
 S = 1_000_000_000
 NAMES = {1: "shop/web", 2: "shop/web", 3: "shop/hog", 4: None}

@@ -12,11 +12,17 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.report.top.cells import time_text
-from koordebpf.report.top.choice import KEY_LINE, Choice, Level, Sort, pressed
-from koordebpf.report.top.page import page_lines
-from koordebpf.report.top.screen import Screen
-from koordebpf.report.top.values import SORTS, TopPage, cut, pod_rows, short_qos, sorted_rows, top_cpu, top_schema
+from koordebpf.report.top import (
+    SORTS,
+    TopPage,
+    cut,
+    pod_rows,
+    short_qos,
+    sorted_rows,
+    time_text,
+    top_cpu,
+    top_schema,
+)
 from koordebpf.state.cpu.measured import BeQuota, CpuMeasured, CpuUsage
 from koordebpf.state.measured import (
     LedgerRow,
@@ -33,6 +39,9 @@ from koordebpf.state.measured import (
     TimeTo,
 )
 from koordebpf.state.view import PodView
+from koordebpf.tools.top.choice import KEY_LINE, Choice, Level, Sort, pressed
+from koordebpf.tools.top.page import page_lines
+from koordebpf.tools.top.screen import Screen
 from tests.support.values.cpu_nodes import be_tree
 from tests.support.values.machines import machine
 

@@ -9,13 +9,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from koordebpf.report.top.choice import KEY_LINE, REPLAY_KEY_LINE, Choice, pressed
-from koordebpf.report.top.page import Around, help_lines, page_lines, shown_rows
-from koordebpf.report.top.screen import Screen
-from koordebpf.report.top.table import LEAST_WIDTH, MOST_WIDTH, as_tree, layout
-from koordebpf.report.top.trail import SAMPLES, Sample, Trails, sparkline
-from koordebpf.report.top.values import TopPage, TopRow
+from koordebpf.report.top import TopPage, TopRow
 from koordebpf.state.measured import LedgerRow, LedgerView, NodeMeasure, Party, PsiLine, StallShares, TimeTo
+from koordebpf.tools.top.choice import KEY_LINE, REPLAY_KEY_LINE, Choice, pressed
+from koordebpf.tools.top.page import SAMPLES, Around, Sample, Trails, help_lines, page_lines, shown_rows, sparkline
+from koordebpf.tools.top.screen import Screen
+from koordebpf.tools.top.table import LEAST_WIDTH, MOST_WIDTH, as_tree, layout
 from koordebpf.units import MIB, NS_PER_S
 
 WEB = Party("uid-web", "pod", "shop/web", None, "uid-web")

@@ -26,8 +26,7 @@ from koordebpf.events.records import (
     TaskMigration,
     ThrottleStall,
 )
-from koordebpf.report.trace.counters import Counter, Counters
-from koordebpf.report.trace.record_line import (
+from koordebpf.report.record_line import (
     DEFAULT_KINDS,
     HEADER,
     KINDS,
@@ -41,9 +40,9 @@ from koordebpf.report.trace.record_line import (
     trace_json,
     trace_line,
 )
-from koordebpf.report.trace.summary import CauseSum, PodStalls, Summary
-from koordebpf.report.trace.trace_output import render_json, render_text, trace_schema
 from koordebpf.state.measured import LedgerRow, LedgerView, Party
+from koordebpf.tools.trace.output import Counter, Counters, render_json, render_text, trace_schema
+from koordebpf.tools.trace.summary import CauseSum, PodStalls, Summary
 
 WALL = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 STALL = ReclaimStall(1, 77, 5, 12_300_000, 32, 100, 101, False, 0, "java")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.events.records import MemcgEvent, MemcgSample
-from koordebpf.state.stalls.memcg_events import MemcgEventCounts
+from koordebpf.tools.trace.follow import MemcgEventCounts
 
 
 def sample(cgroup_id: int, parent_id: int, high: int = 0, maximum: int = 0, oom: int = 0, kill: int = 0) -> MemcgSample:

@@ -7,8 +7,8 @@ import pytest
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kernel.signals.interface import BackendName, SignalSource
-from koordebpf.report.pages.doctor import BackendTry
-from koordebpf.tools.doctor import backend_tries, kubelet_root_source
+from koordebpf.tools.doctor.checks import backend_tries, kubelet_root_source
+from koordebpf.tools.doctor.page import BackendTry
 
 NO_BTF = SignalSource("backend co-re", "", False, "no BTF", "Build it")
 NO_CGROUPS = SignalSource("cgroups", "", False, "not mounted", "Mount them")

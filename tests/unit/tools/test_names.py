@@ -18,8 +18,7 @@ from koordebpf.kube.sources.file import FileSource
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer
 from koordebpf.report.known import KnownObjects, KnownPage
-from koordebpf.report.top.of_round import top_of_round
-from koordebpf.report.top.values import TopPage
+from koordebpf.report.top import TopPage, top_of_round
 from koordebpf.store.sink import RoundEnded
 from koordebpf.tools.names import AgentSource, named_source
 from koordebpf.units import NS_PER_S

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from koordebpf.cli import _group
-from koordebpf.report.top.choice import Choice
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
+from koordebpf.tools.top.choice import Choice
 from koordebpf.tools.top.keyboard import Keyboard, keys_of
 from koordebpf.tools.top.replayed import moments
 from koordebpf.units import MIB

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,26 +13,80 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import decode_stall, kinds_mask
-from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
+from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir, MemcgEvent, MemcgSample
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.proc.vmstat import Vmstat
-from koordebpf.report.trace.counters import Counters, program_counters, vmstat_counters
-from koordebpf.report.trace.record_line import Seen, TraceFilter, losses, pod_text
-from koordebpf.report.trace.summary import StallBook, Summary
-from koordebpf.report.trace.trace_output import TraceOutput
-from koordebpf.state.stalls.memcg_events import MemcgEventCounts
+from koordebpf.report.record_line import Seen, TraceFilter, losses, pod_text
+from koordebpf.tools.trace.output import Counters, TraceOutput, program_counters, vmstat_counters
+from koordebpf.tools.trace.summary import StallBook, Summary
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 # Imported where they are needed: a trace of events alone is to begin at once, and these take 20 ms of CPU.
 if TYPE_CHECKING:
     from koordebpf.kube.sources.base import Source
-    from koordebpf.tools.ledger_totals import ChargeBook
+    from koordebpf.tools.trace.ledger_totals import ChargeBook
 
+NAMES = ("high", "max", "oom", "oom_kill")
+_Counts = tuple[int, int, int, int]
 _REST_NS = 5 * NS_PER_MS  # Why: a record a wake-up costs many times what one in a batch does
 # What the index lives on, whatever is asked for.
 _TREE_KINDS = ("cgroup_mkdir", "cgroup_rmdir", "cgroup_rename")
+
+
+# What memory.events gained from one look at all memory cgroups to the next.
+
+
+class MemcgEventCounts:
+    """Keeps the counts of the look before.
+
+    On cgroup v2 the kernel counts an event in the cgroup and in all above it: here it counts in the lowest alone, so
+    that the sum over all is the number of events. One whose cgroup is gone again counts in its parent.
+    """
+
+    def __init__(self, *, is_hierarchical: bool) -> None:
+        """Begin without a look: the first only tells what there was before.
+
+        Args:
+            is_hierarchical: a cgroup's counts hold its children's, as on cgroup v2.
+        """
+        self._is_hierarchical = is_hierarchical
+        self._last: dict[int, _Counts] | None = None
+
+    def push(self, now_ns: int, samples: Iterable[MemcgSample]) -> list[MemcgEvent]:
+        """Take the counts as they are at `now_ns`; return what came since the push before, parents first."""
+        counts: dict[int, _Counts] = {}
+        parents: dict[int, int] = {}
+        for sample in samples:
+            counts[sample.cgroup_id] = _counts(sample)
+            parents[sample.cgroup_id] = sample.parent_id
+        last, self._last = self._last, counts
+        if last is None:
+            return []
+        grown = {
+            cgroup_id: [max(n - was, 0) for n, was in zip(now, last.get(cgroup_id, (0, 0, 0, 0)), strict=True)]
+            for cgroup_id, now in counts.items()
+            if now != last.get(cgroup_id, (0, 0, 0, 0))
+        }
+        own = {cgroup_id: list(each) for cgroup_id, each in grown.items()}
+        if self._is_hierarchical:
+            for cgroup_id, each in grown.items():
+                if above := own.get(parents[cgroup_id]):
+                    above[:] = [max(n - part, 0) for n, part in zip(above, each, strict=True)]
+        return [
+            MemcgEvent(now_ns, cgroup_id, name, count)
+            for cgroup_id, each in own.items()
+            for name, count in zip(NAMES, each, strict=True)
+            if count
+        ]
+
+
+def _counts(sample: MemcgSample) -> _Counts:
+    return sample.high_events, sample.max_events, sample.oom_events, sample.oom_kill_events
+
+
+# The trace.
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -202,7 +256,7 @@ class _Trace:
 
 
 def _charge_book(watch: NodeWatch) -> ChargeBook:
-    from koordebpf.tools.ledger_totals import ChargeBook
+    from koordebpf.tools.trace.ledger_totals import ChargeBook
 
     return ChargeBook(watch)
 

@@ -1,12 +1,17 @@
-"""What the kernel counts of memory pressure since boot, beside what it and the programs counted since they attached."""
+"""Everything that `koordebpf trace` prints, as text or as lines of JSON, and the one schema of those lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from koordebpf.attribution.owner import Owner
 from koordebpf.events.records import Totals
+from koordebpf.printable import json_bytes, page, with_schema
+from koordebpf.report.record_line import RECORD_TYPES, Seen, trace_json, trace_line
+from koordebpf.tools.trace.summary import Summary, summary_lines
 from koordebpf.units import format_ns
 
 # Rows of /proc/vmstat that tell of pressure; a name that ends with * stands for all that begin so, one for each zone.
@@ -25,7 +30,6 @@ VMSTAT = {
     "pgmajfault": "faults that waited for I/O",
     "oom_kill": "OOM kills",
 }
-
 PROGRAMS = {
     "episodes": "reclaims, limits included",
     "compactions": "compactions by tasks",
@@ -45,6 +49,9 @@ PROGRAMS = {
     "missed_runs": "runs of programs missed",
     "ignored": "outside the node, or asked",
 }
+
+
+# Counters of the kernel and of the programs, since boot and since they were attached.
 
 
 class Counter(msgspec.Struct, frozen=True):
@@ -112,3 +119,54 @@ def _row(vmstat: Mapping[str, int], name: str) -> int | None:
 
 def _number(n: int | None) -> str:
     return "-" if n is None else str(n)
+
+
+TraceOutput = list[Seen] | Summary | Counters
+
+
+# The lines.
+
+
+def render_text(item: TraceOutput) -> str:
+    """Return it for people, at most 80 columns wide."""
+    match item:
+        case Summary():
+            return page(["", f"until {item.time[11:19]}", *summary_lines(item)])
+        case Counters():
+            return page(["", *counters_lines(item)])
+    return page(trace_line(seen.record, seen.owner, seen.wall) for seen in item)
+
+
+def render_json(item: TraceOutput) -> bytes:
+    """Return it as JSON objects, one a line."""
+    if isinstance(item, Summary | Counters):
+        return with_schema("trace", json_bytes(item))
+    return b"\n".join(trace_json(seen.record, seen.owner, seen.wall) for seen in item)
+
+
+def trace_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a line of `trace --json`; `kind` says which of the objects it is."""
+    whole_lines = (Summary, Counters)
+    ways, found = msgspec.json.schema_components([*RECORD_TYPES, *whole_lines, Owner], ref_template="#/$defs/{name}")
+    definitions: dict[str, Any] = {name: dict(each) for name, each in found.items()}
+    for each in RECORD_TYPES:
+        definition = definitions[each.__name__]
+        definition["properties"] = {
+            "time": {"type": "string", "format": "date-time"},
+            **definition["properties"],
+            "owner": {"anyOf": [{"$ref": "#/$defs/Owner"}, {"type": "null"}]},
+        }
+        definition["required"] = ["time", *definition["required"], "owner"]
+    for each in (*RECORD_TYPES, *whole_lines):
+        definition = definitions[each.__name__]
+        definition["properties"] = {"schema": {"const": "koordebpf.trace/v1"}, **definition["properties"]}
+        definition["required"] = ["schema", *definition.get("required", ())]
+    for definition in definitions.values():
+        if definition.get("type") == "object":
+            definition["additionalProperties"] = False
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of koordebpf trace --json",
+        "oneOf": list(ways[:-1]),
+        "$defs": definitions,
+    }

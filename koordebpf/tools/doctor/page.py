@@ -10,11 +10,10 @@ import msgspec
 
 from koordebpf.kernel.signals.interface import BackendName, SignalSource
 from koordebpf.printable import page, printable
-from koordebpf.report.pages.remedies import SignalFixes, fix_lines
+from koordebpf.tools.doctor.remedies import SignalFixes, fix_lines
 
 Health = Literal["all", "degraded", "cannot"]
 EXIT_CODES: dict[Health, int] = {"all": 0, "degraded": 1, "cannot": 2}
-
 _WIDTH = 80
 _SIGNAL = 35
 _HINT = 4

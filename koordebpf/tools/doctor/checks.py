@@ -42,10 +42,10 @@ from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.report.http.local_socket import agent_socket, asked
 from koordebpf.report.known import KnownObjects
-from koordebpf.report.pages.doctor import AskedSources, BackendTry, DoctorReport, doctor_report
-from koordebpf.report.pages.remedies import fixes_of
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST
 from koordebpf.strategies.cpu_burst.values import is_above_limit, written_limits
+from koordebpf.tools.doctor.page import AskedSources, BackendTry, DoctorReport, doctor_report
+from koordebpf.tools.doctor.remedies import fixes_of
 from koordebpf.tools.pod_explain import known_originals
 
 _HOOK_COST = "evictions are made all the same, and this is not called"

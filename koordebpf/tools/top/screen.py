@@ -12,10 +12,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from koordebpf.report.top.choice import KEY_LINE, REPLAY_KEY_LINE, Choice
-from koordebpf.report.top.page import ALONE, Around, page_lines
-from koordebpf.report.top.table import MOST_WIDTH
-from koordebpf.report.top.values import TopPage, cut
+from koordebpf.report.top import TopPage, cut
+from koordebpf.tools.top.choice import KEY_LINE, REPLAY_KEY_LINE, Choice
+from koordebpf.tools.top.page import ALONE, Around, page_lines
+from koordebpf.tools.top.table import MOST_WIDTH
 
 _STYLES = {"": "", "bold": "bold", "red": "bold red", "yellow": "yellow", "dim": "dim", "reverse": "reverse"}
 

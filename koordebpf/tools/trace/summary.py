@@ -11,7 +11,7 @@ import msgspec
 
 from koordebpf.events.records import CgroupStall, StallSum
 from koordebpf.report.pages.ledger import ledger_lines
-from koordebpf.report.trace.record_line import WIDTH, shortened
+from koordebpf.report.record_line import WIDTH, shortened
 from koordebpf.state.measured import LedgerView
 from koordebpf.units import format_ns
 

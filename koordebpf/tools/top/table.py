@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple
 
-from koordebpf.report.top.cells import blamed, bytes_text, full_text, growth_text, some_text, time_text, used_text
-from koordebpf.report.top.values import TopRow
-from koordebpf.report.trace.record_line import shortened
+from koordebpf.report.record_line import shortened
+from koordebpf.report.top import (
+    TopRow,
+    blamed,
+    bytes_text,
+    full_text,
+    growth_text,
+    some_text,
+    time_text,
+    used_text,
+)
 
 LEAST_WIDTH = 60
 MOST_WIDTH = 200
 _NAME = 24  # below it a column is given up
 _WIDEST_NAME = 64
 _INDENT = "  "
+_GIVEN_UP = ("FULL%", "BY", "GROWTH/s", "QOS", "OOM IN")  # in this order
 
 
 class _Column(NamedTuple):
@@ -32,7 +41,6 @@ _COLUMNS = (
     _Column("BY", 5, blamed, left=True),
     _Column("OOM IN", 11, lambda row: time_text(row.full_in)),
 )
-_GIVEN_UP = ("FULL%", "BY", "GROWTH/s", "QOS", "OOM IN")  # in this order
 # Where there is room, in this order.
 _BESIDES = (
     _Column("CACHE", 8, lambda row: bytes_text(row.file_bytes)),

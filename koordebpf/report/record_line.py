@@ -35,7 +35,6 @@ DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in ("populated", "migra
 WIDTH = 80
 _POD_COLUMNS = 24
 HEADER = f"{'TIME':<12} {'EVENT':<8} {'POD':<{_POD_COLUMNS}} WHAT"
-
 # include/linux/compaction.h enum compact_result and include/linux/mmzone.h enum vmscan_throttle_state, in their order.
 _COMPACT_RESULTS = (
     "not suitable",

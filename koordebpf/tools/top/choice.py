@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-Level = Literal["pod", "container", "cgroup"]
-Sort = Literal["stall", "usage", "growth", "ttt", "name"]
+from koordebpf.report.top import Level, Sort
+
 LEVELS: tuple[Level, ...] = ("pod", "container", "cgroup")
 KEYS: Mapping[str, Sort] = {"s": "stall", "u": "usage", "g": "growth", "t": "ttt", "n": "name"}
 KEY_LINE = "(s)tall (u)sage (g)rowth (t)ime (n)ame le(v)el t(r)ee (l)edger /filter ? (q)uit"

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from koordebpf.printable import printable
 from koordebpf.report.pages.ledger import LEDGER_HEADER, ledger_line, ledger_lines
-from koordebpf.report.top.cells import bytes_text, full_text, growth_text, some_text, time_text, used_text
-from koordebpf.report.top.choice import Choice, matches
-from koordebpf.report.top.table import Placed, as_tree, layout
-from koordebpf.report.top.trail import Sample, sample_of, sparkline
-from koordebpf.report.top.values import TopPage, TopRow
+from koordebpf.report.top import (
+    TopPage,
+    TopRow,
+    bytes_text,
+    full_text,
+    growth_text,
+    some_text,
+    time_text,
+    used_text,
+)
 from koordebpf.state.measured import LedgerView, TimeTo, is_mostly_kernel
+from koordebpf.tools.top.choice import Choice, matches
+from koordebpf.tools.top.table import Placed, as_tree, layout
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
+SAMPLES = 120
+_BARS = "▁▂▃▄▅▆▇█"
 _SORT = "Sort   s stall  u usage  g growth  t time left  n name\n"
 _SORT_IN_REPLAY = "Sort   s stall  u usage  g growth  n name\n"
 _KEYS = """\
@@ -52,6 +62,62 @@ _SLOW_PERCENT = 1.0  # a hundredth of the time: 10 ms of each second
 _FELT_PERCENT = 0.1
 _SOON_NS = 60 * NS_PER_S
 _NEAR = 0.95  # of the threshold
+
+
+# What rows were before: samples for sparklines. In memory, bounded.
+
+
+class Sample(NamedTuple):
+    """One row at one moment. None: not measured."""
+
+    used_bytes: int | None
+    growth_bytes_per_s: float | None
+    some_percent: float | None
+
+
+def sample_of(row: TopRow) -> Sample:
+    """Return what is kept of a row."""
+    return Sample(row.used_bytes, row.growth_bytes_per_s, row.shares.some.avg10 if row.shares else None)
+
+
+class Trails:
+    """The last 120 samples of each row that is there; of one that is gone nothing is kept."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, deque[Sample]] = {}
+
+    def push(self, rows: Iterable[TopRow]) -> None:
+        """Take the rows of one moment."""
+        now = {row.name: sample_of(row) for row in rows}
+        for name in self._by_name.keys() - now.keys():
+            del self._by_name[name]
+        for name, sample in now.items():
+            self._by_name.setdefault(name, deque(maxlen=SAMPLES)).append(sample)
+
+    @property
+    def by_name(self) -> Mapping[str, Sequence[Sample]]:
+        """The samples of each row, oldest first."""
+        return self._by_name
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """Return the last values as bars, the largest as high as a line; what was not measured is a space.
+
+    >>> sparkline([0, 1, None, 7, 14], 4)
+    '▁ ▄█'
+    """
+    shown = list(values[-width:]) if width > 0 else []
+    top = max((value for value in shown if value is not None), default=0)
+    return "".join(" " if value is None else _bar(value, top) for value in shown)
+
+
+def _bar(value: float, top: float) -> str:
+    if value <= 0:
+        return _BARS[0]
+    return _BARS[min(int(value / top * len(_BARS)), len(_BARS) - 1)]
+
+
+# The lines.
 
 
 def help_lines(*, replays: bool) -> list[str]:

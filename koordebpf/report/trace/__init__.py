@@ -1,1 +1,0 @@
-"""One kernel record as a line, and sums of many: what `trace` prints."""

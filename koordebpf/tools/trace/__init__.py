@@ -1,0 +1,1 @@
+"""What `koordebpf trace` does: follows the kernel's records, adds up stalls, and prints both."""
