@@ -1,40 +1,41 @@
 """Work beside the ticks, each at its own period: one module a job, and one line in `JOBS`.
 
 A job is a `Collector`: `collect` runs in the loop's thread and must return within a millisecond. What asks the API
-server has a thread of its own.
+server has a thread of its own. A module is loaded only where its job is wanted, and has `open_job`, which returns None
+where the node lacks what the job needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 
 from koordebpf.collect.collector import Collector
-from koordebpf.jobs.hardware.open import open_cold_memory, open_cpi, open_gpu
-from koordebpf.jobs.node_metric.open import open_node_metric
-from koordebpf.jobs.node_topology.open import open_topology_report
-from koordebpf.jobs.nri.open import open_nri_plugin, open_runtime_proxy_hooks
-from koordebpf.jobs.prediction.open import open_prediction
-from koordebpf.jobs.series.keeper import open_series_keeper
-from koordebpf.jobs.usage_series.open import open_pressure_series, open_usage_series
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.runner.context import NodeContext
 
-# Each returns None where its feature gate is off, and loads nothing then. Those that measure come before those that
-# read what was measured.
-JOBS: tuple[Callable[[NodeContext], Collector | None], ...] = (
-    open_usage_series,
-    open_pressure_series,
-    open_series_keeper,
-    open_cpi,
-    open_gpu,
-    open_cold_memory,
-    open_prediction,
-    open_node_metric,
-    open_topology_report,
-    open_nri_plugin,
-    open_runtime_proxy_hooks,
-)
+
+def _any_gate(*gates: str) -> Callable[[AgentConfig], bool]:
+    return lambda config: any(config.feature_gates.get(gate) for gate in gates)
+
+
+# Those that measure come before those that read what was measured.
+JOBS: Mapping[str, Callable[[AgentConfig], bool]] = {
+    "usage_series.collector": _any_gate("UsageSeries", "PeakPrediction", "NodeMetricReport"),
+    "usage_series.pressure": _any_gate("PSICollector"),
+    "series.keeper": _any_gate("UsageSeries"),
+    "hardware.cpi": _any_gate("CPICollector"),
+    "hardware.gpu": _any_gate("Accelerators"),
+    "hardware.cold_memory": _any_gate("ColdPageCollector"),
+    "prediction.run": _any_gate("PeakPrediction"),
+    "node_metric.run": _any_gate("NodeMetricReport"),
+    "node_topology.run": _any_gate("NodeTopologyReport"),
+    "nri.plugin": lambda config: config.nri.enabled,
+    "nri.proxy": lambda config: config.runtime_proxy.enabled,
+}
 
 
 def open_jobs(node: NodeContext) -> list[Collector]:
-    """Open those whose feature gates are on."""
-    return [job for each in JOBS if (job := each(node)) is not None]
+    """Open those that are wanted."""
+    wanted = (import_module(f"koordebpf.jobs.{name}") for name, is_wanted in JOBS.items() if is_wanted(node.config))
+    return [job for each in wanted if (job := each.open_job(node)) is not None]

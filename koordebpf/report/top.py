@@ -6,7 +6,7 @@ It is made of a round, an agent's last one or a recorded one, or by the command 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -27,8 +27,10 @@ from koordebpf.state.measured import (
     is_mostly_kernel,
 )
 from koordebpf.state.view import Frame, NodeView, PodView
-from koordebpf.store.sink import RoundEnded
 from koordebpf.units import NS_PER_S, format_bytes
+
+if TYPE_CHECKING:
+    from koordebpf.store.sink import RoundEnded
 
 Level = Literal["pod", "container", "cgroup"]
 Sort = Literal["stall", "usage", "growth", "ttt", "name"]

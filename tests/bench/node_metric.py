@@ -7,14 +7,13 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from koordebpf.jobs.node_metric.render import Rendering, Reported, with_prediction
+from koordebpf.jobs.node_metric.render import CollectPolicy, Rendering, Reported, with_prediction
 from koordebpf.jobs.node_metric.sending import OtherWriter, Send, Sending, limits
 from koordebpf.jobs.node_metric.sending import Report as Rendered
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
-from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
+from koordebpf.kube.colocation.node_metrics import ManagedFields, OwnMeta, OwnNodeMetric
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
-from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.state.prediction import Amounts, ProdPrediction
 from koordebpf.state.series.store import SeriesStore

@@ -15,9 +15,8 @@ import pytest
 from koordebpf.errors import KubeConflict, KubeDenied
 from koordebpf.jobs.node_metric import sending as sending_module
 from koordebpf.jobs.node_metric.sending import status_patch
-from koordebpf.kube.cache.own_node_metric import OwnNodeMetric
 from koordebpf.kube.cache.reflector import Pace
-from koordebpf.kube.colocation.node_metrics import NodeMetricStatus
+from koordebpf.kube.colocation.node_metrics import NodeMetricStatus, OwnNodeMetric
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object

@@ -14,10 +14,9 @@ import msgspec
 import pytest
 import yaml
 
-from koordebpf.jobs.node_topology.node_info import NodeInfoReader
-from koordebpf.jobs.node_topology.open import NodeSources
 from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter
 from koordebpf.jobs.node_topology.report import BASIC_INFO_ANNOTATION
+from koordebpf.jobs.node_topology.run import NodeInfoReader, NodeSources
 from koordebpf.kube.cache.objects import Node
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies, written_at
 from koordebpf.kube.http.transport import open_cluster

@@ -19,7 +19,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.jobs.node_metric import sending as sending_module
-from koordebpf.jobs.node_metric.open import GATE, open_node_metric
+from koordebpf.jobs.node_metric.run import open_job
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.printable import json_bytes
 from koordebpf.report.beside import Beside, WithJobs
@@ -46,7 +46,7 @@ class Node_:
         measuring: Any = SimpleNamespace(
             known=known, series=self.series, prediction=self.prediction, beside=self.beside
         )
-        gates = {"feature_gates": {**FEATURE_GATES, GATE: True}}
+        gates = {"feature_gates": {**FEATURE_GATES, "NodeMetricReport": True}}
         usual: dict[str, Any] = {"source": "api", "kubeconfig": kubeconfig, "node_name": "n1", "enforce": acts}
         settings = AgentConfig(**{**usual, **gates, **config})
         self.context = context_of(settings, measuring, folder=Path("/nowhere") if acts else None)
@@ -90,7 +90,7 @@ def test_reports_are_sent_with_the_policy_of_the_object(
     metrics = NodeMetrics(server, {"metricCollectPolicy": {"nodeAggregatePolicy": {"durations": ["1m"]}}})
     node = Node_(kubeconfig)
     node.prediction.put(ProdPrediction(Amounts(500, GIB), Amounts(700, 2 * GIB)), {}, node.second * NS_PER_S)
-    job = open_node_metric(replace(node.context, stack=stack))
+    job = open_job(replace(node.context, stack=stack))
     assert job is not None
     until(lambda: len(job.policy.durations_ns) == 1, "the policy")
     node.run(job, seconds=5)
@@ -116,7 +116,7 @@ def test_a_policy_that_cannot_be_used_is_shown_and_the_last_good_one_stays(
 ) -> None:
     metrics = NodeMetrics(server, {"metricCollectPolicy": {"reportIntervalSeconds": 45}})
     node = Node_(kubeconfig)
-    job = open_node_metric(replace(node.context, stack=stack))
+    job = open_job(replace(node.context, stack=stack))
     assert job is not None
     until(lambda: job.policy.interval_ns == 45 * NS_PER_S, "the policy")
     metrics.write("someone", "", spec={"metricCollectPolicy": {"reportIntervalSeconds": 0}})
@@ -130,7 +130,7 @@ def test_a_dry_run_reads_the_policy_shows_the_report_and_sends_nothing(
 ) -> None:
     metrics = NodeMetrics(server, {"metricCollectPolicy": {"reportIntervalSeconds": 30}})
     node = Node_(kubeconfig, acts=False)
-    job = open_node_metric(replace(node.context, stack=stack))
+    job = open_job(replace(node.context, stack=stack))
     assert job is not None
     until(lambda: job.policy.interval_ns == 30 * NS_PER_S, "the policy")
     node.run(job, seconds=40)
@@ -142,7 +142,7 @@ def test_a_dry_run_reads_the_policy_shows_the_report_and_sends_nothing(
 
 def test_with_pods_from_files_it_is_rendered_and_no_server_is_asked(stack: contextlib.ExitStack) -> None:
     node = Node_(None, source="file", node_name=None)
-    job = open_node_metric(replace(node.context, stack=stack))
+    job = open_job(replace(node.context, stack=stack))
     assert job is not None
     node.run(job, seconds=5)
     assert page(node)["status"]["nodeMetric"]["nodeUsage"] == {"resources": {"cpu": "1", "memory": "4Gi"}}
@@ -153,7 +153,7 @@ def test_what_it_does_is_shown_to_probes_and_prometheus(
 ) -> None:
     metrics = NodeMetrics(server)
     node = Node_(kubeconfig)
-    job = open_node_metric(replace(node.context, stack=stack))
+    job = open_job(replace(node.context, stack=stack))
     assert job is not None
     node.run(job, seconds=5)
     until(lambda: metrics.status and page(node)["age_s"] is not None, "the report")

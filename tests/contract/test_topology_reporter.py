@@ -18,10 +18,9 @@ from koordebpf.collect.cluster_view import Known as Cluster
 from koordebpf.collect.cpu.files import CpuManagerReader
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.jobs.node_topology.merge import difference
-from koordebpf.jobs.node_topology.node_info import NodeInfoReader
-from koordebpf.jobs.node_topology.open import NodeSources, TopologyJob
 from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter
 from koordebpf.jobs.node_topology.report import Known, topology_report
+from koordebpf.jobs.node_topology.run import NodeInfoReader, NodeSources, TopologyJob
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeResourceTopology, Pod
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH, NodeTopologies
@@ -344,7 +343,7 @@ def test_where_koordlet_writes_over_it_the_pauses_become_longer(store: Store, re
 def test_kubelets_configuration_is_asked_and_its_last_answer_stays(
     store: Store, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("koordebpf.jobs.node_topology.open._CONFIG_AGAIN_S", 0.0)
+    monkeypatch.setattr("koordebpf.jobs.node_topology.run._CONFIG_AGAIN_S", 0.0)
     server.on("/configz", gives(200, CONFIGZ))
     one = reporter(asks_kubelet=True)
     one.note(Noted(NODE))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.jobs.node_topology.node_info import NodeInfoReader
 from koordebpf.jobs.node_topology.report import Known, topology_report
+from koordebpf.jobs.node_topology.run import NodeInfoReader
 from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.units import PAGE_BYTES
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from koordebpf.jobs.node_metric.publish import RETRY_CAP_S, RETRY_FIRST_S
 from koordebpf.jobs.node_metric.sending import Hold, Limits, OtherWriter, Report, Send, Sending
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
-from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
+from koordebpf.kube.colocation.node_metrics import ManagedFields, OwnMeta, OwnNodeMetric
 from koordebpf.units import NS_PER_S
 from tests.support.json_patch import applied
 

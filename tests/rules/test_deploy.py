@@ -49,7 +49,7 @@ ASKING_WITH_A_COMPONENT = {
     KATALYST: ("sources/cnr.py", "clients/cnr_taints.py", "clients/taints.py"),
     TOPOLOGY: ("colocation/node_topologies.py", "clients/kubelet_config.py"),
     BATCH_RESOURCES: ("colocation/source.py", "colocation/writes.py", "clients/lease.py"),
-    NODE_METRIC: ("sources/node_metrics.py", "colocation/node_metrics.py"),
+    NODE_METRIC: ("colocation/node_metrics.py",),
 }
 ACCOUNTS = {BATCH_RESOURCES: "koordebpf-controller"}  # whose component it is; the others are the agent's
 # Taints of conditions are written by what writes the agent's own mark, which has one request more: of a condition.

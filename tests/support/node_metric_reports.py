@@ -10,9 +10,8 @@ from koordebpf.jobs.node_metric.publish import NodeMetricReporter
 from koordebpf.jobs.node_metric.sending import Limits, OtherWriter, Report, Sending
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.kube.cache.reflector import Pace
-from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricStatus
+from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricReflector, NodeMetricStatus
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.node_metrics import NodeMetricReflector
 
 
 class Reporting:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import KernelFileError
-from koordebpf.jobs.node_topology.node_info import NodeInfoReader
+from koordebpf.jobs.node_topology.run import NodeInfoReader
 from koordebpf.kernel.host.numa_nodes import NumaNode, numa_nodes, with_all_memory
 from koordebpf.kernel.host.processors import CpuModel, Processor, ProcessorFiles, cpu_model
 from koordebpf.units import GIB, MIB

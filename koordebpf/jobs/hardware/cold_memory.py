@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.errors import CgroupGone
+from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.jobs.hardware.beside_loop import BesideLoop
 from koordebpf.jobs.hardware.containers import containers_of
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
-from koordebpf.kernel.cgroup.idle_pages import cold_bytes
+from koordebpf.kernel.cgroup.idle_pages import cold_bytes, require_kidled
 from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.runner.context import NodeContext
 from koordebpf.state.series.kinds import (
     CONTAINER_MEMORY_COLD,
     CONTAINER_MEMORY_WITH_HOT_PAGES,
@@ -24,6 +26,21 @@ from koordebpf.state.series.kinds import (
     SeriesKey,
 )
 from koordebpf.units import NS_PER_S
+
+log = logging.getLogger(__name__)
+
+
+def open_job(node: NodeContext) -> ColdMemoryCollector | None:
+    """Return what measures cold memory; None: the kernel does not look for it."""
+    watch = node.measuring.watch
+    try:
+        require_kidled()
+        if watch.scope.hierarchy.version != 1:
+            raise SupportError("cold memory", "pods are on cgroup v2", "Boot with cgroup v1: kidled knows no other")
+    except SupportError as error:
+        log.warning("cold memory is not measured: %s", error)
+        return None
+    return ColdMemoryCollector(lambda: scanned_of(watch), watch.scope.hierarchy.mount_point)
 
 
 class Scanned(msgspec.Struct, frozen=True):

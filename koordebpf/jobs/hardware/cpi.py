@@ -16,9 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from koordebpf.errors import CgroupGone, KoordebpfError, SupportError
-from koordebpf.jobs.hardware.containers import ContainerCgroup
+from koordebpf.jobs.hardware.containers import ContainerCgroup, containers_of
+from koordebpf.kernel.cgroup.hierarchy import find_perf_event_mount
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event
 from koordebpf.kernel.io.worker import Supervisor
+from koordebpf.kernel.proc.cpu_topology import CpuTopologyFiles
+from koordebpf.runner.context import NodeContext
 from koordebpf.state.series.kinds import CONTAINER_CPI
 from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_S
@@ -27,6 +30,17 @@ log = logging.getLogger(__name__)
 
 MOST_FDS = 8192  # Why: 330 containers on 12 CPUs; the agent's own limit is far above it
 PROPERTIES = ("cycle", "instruction")  # koordlet's cpi_resource
+
+
+def open_job(node: NodeContext) -> CpiCollector | None:
+    """Return what counts cycles per instruction; None: nothing can be counted here."""
+    mount = find_perf_event_mount()
+    if mount is None:
+        log.warning("cycles per instruction are not counted: no hierarchy of cgroups has perf events")
+        return None
+    topology = node.stack.enter_context(CpuTopologyFiles())
+    watch = node.measuring.watch
+    return CpiCollector(lambda: containers_of(watch), lambda: topology.read().cpus, mount)
 
 
 class CpiCollector:

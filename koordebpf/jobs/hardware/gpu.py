@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from koordebpf.errors import SupportError
 from koordebpf.jobs.hardware.beside_loop import BesideLoop
-from koordebpf.jobs.hardware.containers import ContainerCgroup
+from koordebpf.jobs.hardware.containers import ContainerCgroup, containers_of
 from koordebpf.kernel.cgroup.subtree import pids
 from koordebpf.kernel.gpu import Gpu, GpuProcess, Nvml
+from koordebpf.runner.context import NodeContext
 from koordebpf.state.series.kinds import (
     CONTAINER_GPU_CORE,
     CONTAINER_GPU_MEMORY,
@@ -22,7 +25,19 @@ from koordebpf.state.series.kinds import (
 )
 from koordebpf.units import NS_PER_S
 
+log = logging.getLogger(__name__)
 _MOST_DIRECTORIES = 64  # of one container's subtree
+
+
+def open_job(node: NodeContext) -> GpuCollector | None:
+    """Return what measures the usage of GPUs; None: there are none."""
+    try:
+        nvml = Nvml()
+    except SupportError as error:
+        log.warning("usage of GPUs is not measured: %s", error)
+        return None
+    watch = node.measuring.watch
+    return GpuCollector(nvml, lambda: containers_of(watch), watch.scope.hierarchy.mount_point)
 
 
 class GpuCollector(BesideLoop[Sequence[ContainerCgroup]]):

@@ -14,7 +14,7 @@ from koordebpf.clock import Clock, SystemClock
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.jobs.node_metric.sending import Held, Report, Send, Sending
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.kube.cache.own_node_metric import OwnNodeMetric
+from koordebpf.kube.colocation.node_metrics import OwnNodeMetric
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.units import NS_PER_S
 

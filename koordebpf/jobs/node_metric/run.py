@@ -18,22 +18,26 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from koordebpf.clock import Clock, Due, SystemClock
 from koordebpf.errors import ConfigError
-from koordebpf.jobs.node_metric.render import Rendering, Reported, with_prediction
-from koordebpf.jobs.node_metric.sending import Held, Report, limits
+from koordebpf.jobs.node_metric.publish import NodeMetricReporter
+from koordebpf.jobs.node_metric.render import CollectPolicy, Rendering, Reported, collect_policy, with_prediction
+from koordebpf.jobs.node_metric.sending import Held, OtherWriter, Report, Sending, limits
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
+from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricReflector, NodeMetricStatus
 from koordebpf.kube.http.backoff import jittered
+from koordebpf.kube.http.transport import open_cluster
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.report.health_check import HealthCheck
-from koordebpf.slo.node_metric import CollectPolicy, collect_policy
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.collect.cluster_view import Known
-    from koordebpf.jobs.node_metric.publish import NodeMetricReporter
     from koordebpf.report.beside import Beside, Families
+    from koordebpf.runner.context import NodeContext
     from koordebpf.state.prediction import ProdPrediction
     from koordebpf.state.series.node import NodeSeries
 
+_CLOSE_S: Final = 0.9  # threads end within a second
+_PREDICTED_NS: Final = 300 * NS_PER_S  # Why: a prediction is made each minute; one that is older says nothing of now
 _UNITS = (("cpu", "core"), ("memory", "byte"))
 PAGE = "/node-metric"
 _MAX_SILENCE_NS = 3600 * NS_PER_S  # a report that is too old is a problem of its own
@@ -41,6 +45,54 @@ _log = logging.getLogger(__name__)
 _STEP_NS: Final = 300_000  # Why: a job may take a millisecond of the loop's thread, and a step takes up to 0.7
 _FIRST_NS: Final = 20 * NS_PER_S  # Why: the report of the agent before this one is up to 120 s old already
 Predict = Callable[[int], "ProdPrediction | None"]
+
+
+def open_job(node: NodeContext) -> NodeMetricJob:
+    """Return the job; the stack ends its threads.
+
+    An agent whose pods come from files knows no API server. In a dry run the NodeMetric is read, and not written.
+    """
+    config = node.config
+    known, settings, latest = node.measuring.known, config.node_metric, node.measuring.prediction
+
+    def predicted(now_ns: int) -> ProdPrediction | None:
+        return latest.newer_than(now_ns - _PREDICTED_NS)
+
+    beside, koordlet_node = node.measuring.beside, config.node_name if config.koordinator_metrics else None
+    if config.source == "file" or config.node_name is None:
+        job = NodeMetricJob(known, settings, predict=predicted)
+        NodeMetricShown(job, None, settings.latest_ns, tuple, SystemClock()).show(beside, koordlet_node)
+        return job
+    transport = open_cluster(config.kubeconfig, config.kube_context)
+    node.stack.callback(lambda: reflector.join(_CLOSE_S))
+    node.stack.callback(transport.close)
+
+    # In the reflector's thread.
+    def publish(is_news: bool) -> None:
+        view = reflector.view
+        if not is_news or not view.synced_at_ns:
+            return
+        found = view.objects[0] if len(view.objects) == 1 else None
+        if found is not None:
+            job.take_spec(found.spec)
+        if reporter is not None:
+            reporter.found(found, job.policy.interval_ns)
+
+    reflector = NodeMetricReflector(transport, config.node_name, publish)
+    reporter = None
+    if node.acts and config.enforce:
+        sending = Sending(settings, OtherWriter(MANAGER))
+        reporter = NodeMetricReporter(NodeMetricStatus(transport, config.node_name), sending, reflector.recall)
+        node.stack.callback(reporter.close)
+    job = NodeMetricJob(known, settings, reporter, predicted)
+    shown = NodeMetricShown(job, reporter, settings.latest_ns, lambda: reflector.view.problems, SystemClock())
+    shown.show(beside, koordlet_node)
+    node.stack.callback(reflector.stop)
+    reflector.start()
+    return job
+
+
+# What is shown of it: the page /node-metric, a part of /readyz, and metrics.
 
 
 class NodeMetricNow(msgspec.Struct, frozen=True):
@@ -162,15 +214,11 @@ class NodeMetricShown:
 
     def families(self, koordlet_node: str | None) -> Families:
         """Yield metrics; what koordlet calls them only with the node's name."""
-        from koordebpf.jobs.node_metric.run import sending_families, usage_families
-
         yield from sending_families(self._now())
         if koordlet_node is not None and (status := self._job.newest) is not None:
             yield from usage_families(koordlet_node, status)
 
     def _now(self) -> NodeMetricNow:
-        from koordebpf.jobs.node_metric.run import NodeMetricNow
-
         reporter = self._reporter
         if reporter is None:
             return NodeMetricNow()
@@ -196,6 +244,9 @@ class NodeMetricShown:
             if age_ns > self._latest_ns:
                 found.append(f"no report for {age_ns / NS_PER_S:.0f} s > {self._latest_ns / NS_PER_S:.0f} s")
         return tuple(found)
+
+
+# The job.
 
 
 class NodeMetricJob:

@@ -16,8 +16,8 @@ import msgspec
 from koordebpf.errors import ConfigError
 from koordebpf.jobs.node_metric.render import GPU_MEMORY
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
-from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnNodeMetric
 from koordebpf.kube.cache.store import is_older
+from koordebpf.kube.colocation.node_metrics import ManagedFields, OwnNodeMetric
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.units import NS_PER_S
 

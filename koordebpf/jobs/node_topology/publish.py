@@ -18,14 +18,13 @@ import msgspec
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.jobs.node_topology.merge import Object, difference, differs_in_annotations, merged, new_topology
-from koordebpf.jobs.node_topology.report import Known, Report, topology_report
+from koordebpf.jobs.node_topology.report import Known, NodeInfo, Report, topology_report
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.kube.cache.kubelet_config import KubeletConfig
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology
+from koordebpf.kube.clients.kubelet_config import KubeletConfig
 from koordebpf.kube.colocation.node_topologies import written_at
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.state.cpu.measured import CpuManager
-from koordebpf.state.node_info import NodeInfo
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.koordlet import koordlet_pod
 

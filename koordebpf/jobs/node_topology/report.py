@@ -12,8 +12,11 @@ import msgspec
 
 from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import format_cpu_list, parse_cpu_list
-from koordebpf.kube.cache.kubelet_config import KubeletConfig
+from koordebpf.kernel.host.numa_nodes import NumaNode
+from koordebpf.kernel.host.processors import CpuModel, Processor
+from koordebpf.kernel.proc.cpu_topology import Cpu
 from koordebpf.kube.cache.objects import Node
+from koordebpf.kube.clients.kubelet_config import KubeletConfig
 from koordebpf.quantity import cpu_text, memory_text, quantity_bytes, quantity_millicpu
 from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,
@@ -24,7 +27,6 @@ from koordebpf.slo.pods.cpu_placement import (
 from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARED_POOLS_ANNOTATION
 from koordebpf.slo.pods.share_pools import BoundPod, SharePool, SharePools, share_pools
 from koordebpf.state.cpu.measured import CpuManager
-from koordebpf.state.node_info import NodeInfo, Processor
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import FINISHED_PHASES
 from koordebpf.units import GIB, MIB
@@ -40,6 +42,32 @@ CPU_TOPOLOGY_ANNOTATION = "node.koordinator.sh/cpu-topology"
 _POLICIES = {"single-numa-node": "SingleNUMANode", "restricted": "Restricted", "best-effort": "BestEffort"}
 _SCOPES = {"container": "ContainerLevel", "pod": "PodLevel"}
 _KEPT_BY_KOORDINATOR = frozenset({"LS", "BE"})  # its hooks place them, whatever kubelet gave them
+
+
+# What a node is made of: its CPUs, their model, its NUMA nodes.
+
+
+class NodeInfo(msgspec.Struct, frozen=True):
+    """One node. `numa`: by number; none: the kernel knows no NUMA, and everything is node 0."""
+
+    processors: tuple[Processor, ...]
+    numa: tuple[NumaNode, ...] = ()
+    model: CpuModel = CpuModel()
+
+    @property
+    def cpus(self) -> tuple[Cpu, ...]:
+        """The CPUs by number, as share pools take them."""
+        return tuple(
+            Cpu(each.cpu, each.core, each.socket, each.numa_node)
+            for each in sorted(self.processors, key=lambda each: each.cpu)
+        )
+
+    def of_node(self, node: int) -> tuple[int, ...]:
+        """Return the CPUs of a NUMA node, ascending."""
+        return tuple(sorted(each.cpu for each in self.processors if each.numa_node == node))
+
+
+# The report.
 
 
 class ZoneResource(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.decision.strategies import settings_of
+from koordebpf.decision.strategies import HOOK_GATES, settings_of
 from koordebpf.kernel.cgroup.files import format_cpu_list
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.loop import Loop
@@ -165,6 +165,14 @@ class Rules:
             annotations=(node.metadata.annotations if node is not None else None) or {},
         )
         return hook_rules(view, known.strategy, config.feature_gates, settings_of(RUNTIME_HOOKS[0], config))
+
+
+def has_hooks(setting: str, config: AgentConfig) -> bool:
+    """Tell whether a container may be adjusted; where none may, the log says so of the setting."""
+    if any(config.feature_gates.get(gate) for gate in HOOK_GATES):
+        return True
+    log.warning("%s: no runtime hook's feature gate is on, so that no container would be adjusted", setting)
+    return False
 
 
 def open_answers(node: NodeContext) -> tuple[ContainerAnswers, Rules]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from koordebpf.jobs.nri.answers import AnswersJob, open_answers, report, run_first
+from koordebpf.jobs.nri.answers import AnswersJob, has_hooks, open_answers, report, run_first
 from koordebpf.kernel.host.protection import return_large_blocks
 from koordebpf.kube.nri.plugin import NriPlugin
 
@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 _DRY_RUN = "-dry-run"
 
 
-def open_nri(node: NodeContext) -> AnswersJob:
-    """Register with the container runtime, from a thread of its own, until the stack is closed."""
+def open_job(node: NodeContext) -> AnswersJob | None:
+    """Register with the container runtime, from a thread of its own, until the stack is closed.
+
+    None: there is nothing to adjust.
+    """
     config, settings = node.config, node.config.nri
+    if not has_hooks("nri.enabled", config):
+        return None
     if not node.acts:
         settings = replace(settings, name=settings.name + _DRY_RUN, failure_policy="ignore")
     return_large_blocks()  # a runtime begins with a list of all its containers, in messages of 4 MiB

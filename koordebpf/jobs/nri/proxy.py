@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from koordebpf.jobs.nri.answers import AnswersJob, open_answers, report, run_first
+from koordebpf.jobs.nri.answers import AnswersJob, has_hooks, open_answers, report, run_first
 from koordebpf.kube.runtime_proxy.server import RuntimeProxyServer
 
 if TYPE_CHECKING:
     from koordebpf.runner.context import NodeContext
 
 
-def open_runtime_proxy(node: NodeContext) -> AnswersJob:
-    """Serve from a thread of its own until the stack is closed."""
+def open_job(node: NodeContext) -> AnswersJob | None:
+    """Serve from a thread of its own until the stack is closed.
+
+    None: this agent does not act, or there is nothing to adjust.
+    """
     config = node.config
+    if not (node.acts and has_hooks("runtimeProxy.enabled", config)):
+        return None
     answers, rules = open_answers(node)
     begin = run_first if config.lock_memory else None
     server = node.stack.enter_context(RuntimeProxyServer(config.runtime_proxy, answers, begin))

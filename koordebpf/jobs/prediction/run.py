@@ -243,8 +243,8 @@ class _Round:
         self.peaks: dict[str, Amounts] = {}
 
 
-def prediction_of(node: NodeContext) -> PeakPrediction:
-    """Return the job of an agent."""
+def open_job(node: NodeContext) -> PeakPrediction:
+    """Return the job, which its schedule closes."""
     settings, scope = node.config.prediction, node.measuring.watch.scope
     folder = Path(settings.folder) if settings.folder else folder_of(node.config.run_dir, scope) / "prediction"
     koordlet = Path(settings.koordlet_folder) if settings.koordlet_folder else None

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from koordebpf.clock import Due
 from koordebpf.collect.scope import folder_of
+from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
 from koordebpf.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
-    from koordebpf.collect.collector import Collector
-    from koordebpf.jobs.series.snapshot import SnapshotWriter
     from koordebpf.runner.context import NodeContext
     from koordebpf.state.series.node import NodeSeries
     from koordebpf.state.series.settings import SeriesSettings
@@ -20,20 +19,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("koordebpf")
 
-GATE = "UsageSeries"
 SNAPSHOT_NAME = "series.snapshot"
 _SAY_NS = 60 * NS_PER_S
 
 
-def open_series_keeper(node: NodeContext) -> Collector | None:
-    """Continue the series of the agent before this one, if this one acts. None: the gate is off."""
-    if not node.config.feature_gates.get(GATE):
-        return None
+def open_job(node: NodeContext) -> SeriesKeeper:
+    """Continue the series of the agent before this one, if this one acts."""
     settings, series = node.config.series, node.measuring.series
     if not node.acts:
         return SeriesKeeper(None, settings)
-    from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
-
     path = folder_of(node.config.run_dir, node.measuring.watch.scope) / SNAPSHOT_NAME
     restore_series(path, series, time.monotonic_ns())
     return SeriesKeeper(SnapshotWriter(path, series), settings)

@@ -14,15 +14,16 @@ from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.jobs.usage_series.counters import CounterRates, ThrottledRatios
-from koordebpf.jobs.usage_series.cpu import CpuCounters, open_cpu
+from koordebpf.jobs.usage_series.cpu import CpuCounters, cpu_mounts, open_cpu
 from koordebpf.jobs.usage_series.groups import GroupKeys, InTurn, Samples, UsageGroup, UsageGroups, system_samples
-from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, ControllerMount
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, ControllerMount, find_controllers
 from koordebpf.kernel.cgroup.numa_stat import numa_held
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.numa_meminfo import NumaMeminfo
+from koordebpf.runner.context import NodeContext
 from koordebpf.state.series.kinds import (
     BE_CPU,
     NODE_CPU,
@@ -43,6 +44,23 @@ log = logging.getLogger(__name__)
 _PODS_A_PASS = 16
 _WHOLE = -1  # key of all CPUs together; a CPU's is its number
 _CPU, _MEMORY, _CACHED, _THROTTLED = range(4)  # of GroupKeys
+
+
+def open_job(node: NodeContext) -> UsageCollector:
+    """Return the collector. Reports and predictions are worked out of what it appends."""
+    measuring = node.measuring
+    scope = measuring.watch.scope
+    memory = ControllerMount(scope.hierarchy.version, scope.hierarchy.mount_point)
+    collector = UsageCollector(
+        scope,
+        measuring.watch.index,
+        measuring.collector,
+        cpu_mounts(find_controllers(), memory),
+        lambda: measuring.known.host_applications,
+        with_page_cache=node.config.usage.page_cache,
+    )
+    log.info("usage of pods and containers is measured by %s", collector.counters.how)
+    return collector
 
 
 class GroupMemory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.jobs.usage_series.groups import Samples, UsageGroup, UsageGroups
 from koordebpf.kernel.proc.psi import PressureFile
+from koordebpf.runner.context import NodeContext
 from koordebpf.state.measured import StallShares
 from koordebpf.state.series.kinds import CONTAINER_PSI, POD_PSI, SeriesKey
 from koordebpf.state.series.node import EVERY_NS, NodeSeries
@@ -27,6 +29,22 @@ _FILES: Mapping[str, str] = {"cpu": "cpu.pressure", "mem": "memory.pressure", "i
 _PRECISION = "10"
 
 _Value = tuple[str, str, float]  # resource, degree, percent of the last ten seconds
+
+
+def open_job(node: NodeContext) -> PressureCollector:
+    """Return the collector."""
+    watch, history = node.measuring.watch, node.measuring.history
+    reader: PressureReader
+    if watch.scope.hierarchy.version == 2:
+        reader = FilePressure(watch.scope)
+    else:
+        reader = DerivedPressure(
+            lambda uid: history.shares_of_pod(uid, time.monotonic_ns()),
+            lambda cgroup_id: history.shares_of(cgroup_id, time.monotonic_ns()),
+            lambda: watch.quality.stalls == "timed",
+        )
+    log.info("pressure of pods and containers is measured by %s", reader.how)
+    return PressureCollector(watch.scope, watch.index, reader)
 
 
 class PressureReader(Protocol):

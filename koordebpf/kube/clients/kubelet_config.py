@@ -1,10 +1,38 @@
-"""Kubelet's own configuration, from its endpoint /configz."""
+"""Kubelet's own configuration, from its endpoint /configz.
+
+Source: k8s.io/kubelet config/v1beta1, KubeletConfiguration.
+"""
 
 from __future__ import annotations
 
-from koordebpf.kube.cache.kubelet_config import KubeletConfig, decode_configz
+import msgspec
+
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
+
+
+class KubeletConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """KubeletConfiguration, spelled as the API spells it; quantities stay as written."""
+
+    cpuManagerPolicy: str = ""
+    cpuManagerPolicyOptions: dict[str, str] | None = None
+    topologyManagerPolicy: str = ""
+    topologyManagerScope: str = ""
+    reservedSystemCPUs: str = ""
+    kubeReserved: dict[str, str] | None = None
+    systemReserved: dict[str, str] | None = None
+
+
+class _Configz(msgspec.Struct, frozen=True):
+    kubeletconfig: KubeletConfig
+
+
+def decode_configz(body: bytes) -> KubeletConfig:
+    """Return what kubelet's /configz answers.
+
+    Raises:  msgspec.DecodeError: it is no such answer.
+    """
+    return msgspec.json.decode(body, type=_Configz).kubeletconfig
 
 
 def kubelet_config(transport: Transport, *, timeout_s: float) -> KubeletConfig:

@@ -1,16 +1,90 @@
-"""Writes the status of this node's NodeMetric, through its status subresource. It sends once and never retries."""
+"""This node's NodeMetric at the API server: its list and watch, and the patch of its status.
+
+Source: koordinator apis/slo/v1alpha1/nodemetric_types.go; k8s.io/apimachinery pkg/apis/meta/v1, ManagedFieldsEntry.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
+
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
-from koordebpf.kube.cache.own_node_metric import OwnNodeMetric, decode_own_node_metric
+from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.malformed import MALFORMED, malformed
 
 MANAGER: Final = "koordebpf"
+
+
+# What is read of it: who wrote which version, and its status as it is.
+
+
+class ManagedFields(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Who wrote a part of the object, through which subresource, and when last (RFC 3339)."""
+
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+    time: str = ""
+
+
+class OwnMeta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The part of metav1.ObjectMeta that says which version this is, and who made it."""
+
+    name: str = ""
+    uid: str = ""
+    resourceVersion: str = ""
+    managedFields: tuple[ManagedFields, ...] = ()
+
+
+class OwnNodeMetric(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """slo.koordinator.sh/v1alpha1 NodeMetric; `spec` and `status` as decoded from JSON, None where there is none."""
+
+    metadata: OwnMeta
+    spec: Any = None
+    status: Any = None
+
+    @property
+    def update_time(self) -> str | None:
+        """status.updateTime as written; None: there is none."""
+        written = self.status.get("updateTime") if isinstance(self.status, dict) else None
+        return written if isinstance(written, str) else None
+
+
+_DECODER = msgspec.json.Decoder(OwnNodeMetric)
+
+
+def decode_own_node_metric(raw: msgspec.Raw | bytes) -> OwnNodeMetric:
+    """Decode one NodeMetric.
+
+    Raises:  msgspec.DecodeError: a field of its metadata has another type.
+    Cost:    90 µs with 110 pods.
+    """
+    return _DECODER.decode(raw)
+
+
+# Only agents that report it ask for it.
+
+
+class NodeMetricReflector(Reflector[OwnNodeMetric]):
+    """Keeps `view` equal to the node's NodeMetric.
+
+    Needs:   RBAC list and watch on nodemetrics.slo.koordinator.sh. Without the right that is a problem, and without the
+             definition there is none.
+    """
+
+    def __init__(
+        self, transport: Transport, node_name: str, publish: Callable[[bool], None], pace: Pace | None = None
+    ) -> None:
+        mine = f"metadata.name={node_name}"
+        resource = Resource("nodemetrics", NODE_METRICS_PATH, mine, may_be_absent=True)
+        super().__init__(transport, resource, decode_own_node_metric, publish, pace or Pace())
+
+
+# It sends once and never retries.
 
 
 class NodeMetricStatus:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from koordebpf.jobs.node_metric.publish import Counts
+from koordebpf.jobs.node_metric.render import CollectPolicy
 from koordebpf.jobs.node_metric.run import NodeMetricShown, usage_families
-from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.units import NS_PER_S
 
 

@@ -254,14 +254,14 @@ def test_with_its_gate_off_nothing_of_it_is_loaded():
         "import sys\n"
         "import koordebpf.agent.run\n"
         "from tests.support.contexts import context_of\n"
-        "from koordebpf.agent.jobs import open_prediction\n"
+        "from koordebpf.agent.jobs import open_jobs\n"
         "from koordebpf.configuration.settings import AgentConfig\n"
-        "assert open_prediction(context_of(AgentConfig())) is None\n"
+        "assert open_jobs(context_of(AgentConfig())) == []\n"
         "import json\n"
         "print(json.dumps([name for name in sys.modules if 'predict' in name or 'checkpoint' in name]))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    small = ["jobs.prediction", "jobs.prediction.open", "jobs.prediction.values", "state.prediction"]
+    small = ["jobs.prediction", "jobs.prediction.values", "state.prediction"]
     assert sorted(json.loads(loaded)) == [f"koordebpf.{name}" for name in small]
 
 

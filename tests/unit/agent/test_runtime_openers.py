@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from koordebpf.agent.jobs import open_jobs
 from koordebpf.configuration.checked import agent_config
 from koordebpf.decision.strategies import HOOK_GATES
-from koordebpf.jobs.nri.open import open_nri_plugin, open_runtime_proxy_hooks
+from koordebpf.jobs.nri import plugin, proxy
 from tests.support.contexts import context_of
 
 ON = {"feature_gates": {gate: gate == "GroupIdentity" for gate in HOOK_GATES}}
@@ -17,15 +19,18 @@ OFF = {"feature_gates": dict.fromkeys(HOOK_GATES, False)}
 
 
 @pytest.fixture(autouse=True)
-def openers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koordebpf.jobs.nri.plugin.open_nri", lambda *_: "nri")
-    monkeypatch.setattr("koordebpf.jobs.nri.proxy.open_runtime_proxy", lambda *_: "proxy")
+def servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (plugin, proxy):
+        monkeypatch.setattr(module, "open_answers", lambda _: (None, None))
+        monkeypatch.setattr(module, "report", lambda *_, **__: None)
+    monkeypatch.setattr(plugin, "NriPlugin", lambda *_: contextlib.nullcontext("nri"))
+    monkeypatch.setattr(proxy, "RuntimeProxyServer", lambda *_: contextlib.nullcontext("proxy"))
 
 
 def opened(setting: str, settings: dict[str, Any], *, enabled: bool = True, acts: bool = True) -> Any:
     config = agent_config({**settings, setting: {"enabled": enabled}})
-    opener = open_nri_plugin if setting == "nri" else open_runtime_proxy_hooks
-    return opener(context_of(config, folder=Path("/nowhere") if acts else None))
+    jobs = open_jobs(context_of(config, folder=Path("/nowhere") if acts else None))
+    return jobs[0].server if jobs else None
 
 
 @pytest.mark.parametrize("setting", ["nri", "runtime_proxy"])

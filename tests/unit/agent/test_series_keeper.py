@@ -12,7 +12,7 @@ import pytest
 
 from koordebpf.collect.scope import NodeScope
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.jobs.series.keeper import GATE, SeriesKeeper, open_series_keeper
+from koordebpf.jobs.series.keeper import SeriesKeeper, open_job
 from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.series.kinds import CONTAINER_CPU, POD_CPU
@@ -60,11 +60,10 @@ def test_only_the_agent_that_acts_writes_one(settings, tmp_path, acts, written):
     hierarchy = MemoryHierarchy(2, Path("/sys/fs/cgroup"), None)
     watch = SimpleNamespace(scope=NodeScope("machine", hierarchy, hierarchy.mount_point, 1))
     measuring: Any = SimpleNamespace(series=SeriesStore(settings), watch=watch)
-    config = AgentConfig(run_dir=tmp_path, series=settings, feature_gates={GATE: True})
+    config = AgentConfig(run_dir=tmp_path, series=settings, feature_gates={"UsageSeries": True})
     # WHEN a snapshot is due, and when it ends
     with contextlib.ExitStack() as stack:
-        keeper = open_series_keeper(context_of(config, measuring, stack=stack, folder=tmp_path if acts else None))
-        assert keeper is not None
+        keeper = open_job(context_of(config, measuring, stack=stack, folder=tmp_path if acts else None))
         keeper.collect(time.monotonic_ns() + 2 * settings.snapshot_ns, measuring.series)
         due = [path.name for path in (tmp_path / "machine").iterdir()]
         keeper.close()

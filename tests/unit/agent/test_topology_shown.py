@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.jobs.node_topology.shown import PAGE, TopologyShown
+from koordebpf.jobs.node_topology.run import PAGE, TopologyShown
 from koordebpf.report.beside import Beside
 from koordebpf.slo.pods.share_pools import SharePools
 from koordebpf.state.pods.requests import BATCH_CPU

@@ -7,20 +7,34 @@ import sys
 
 import pytest
 
+from koordebpf.agent.jobs import JOBS
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import JOB_GATES
-from koordebpf.jobs.usage_series.open import GATES, open_pressure_series, open_usage_series
-from tests.support.contexts import context_of
+
+OURS = {
+    "UsageSeries": ["usage_series.collector", "series.keeper"],
+    "PeakPrediction": ["usage_series.collector", "prediction.run"],
+    "NodeMetricReport": ["usage_series.collector", "node_metric.run"],
+    "PSICollector": ["usage_series.pressure"],
+}
 
 
-@pytest.mark.parametrize("opener", [open_usage_series, open_pressure_series])
-def test_without_a_gate_nothing_is_opened(opener):
-    assert opener(context_of(AgentConfig())) is None
+def wanted(config: AgentConfig) -> list[str]:
+    return [name for name, is_wanted in JOBS.items() if is_wanted(config)]
+
+
+def test_without_a_gate_nothing_is_opened():
+    assert wanted(AgentConfig()) == []
+
+
+@pytest.mark.parametrize("gate", OURS)
+def test_reports_and_predictions_are_worked_out_of_the_series(gate):
+    assert wanted(AgentConfig(feature_gates={gate: True})) == OURS[gate]
 
 
 def test_their_gates_are_jobs_and_off():
-    assert {*GATES, "PSICollector"} <= JOB_GATES.keys()
-    assert not any(JOB_GATES[gate] for gate in (*GATES, "PSICollector"))
+    assert OURS.keys() <= JOB_GATES.keys()
+    assert not any(JOB_GATES[gate] for gate in OURS)
 
 
 def test_an_agent_whose_gates_are_off_loads_none_of_it():

@@ -11,7 +11,7 @@ import pytest
 
 from koordebpf.jobs.node_metric.sending import Hold, Limits, OtherWriter, Report, Send, Sending, limits, settled
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
-from koordebpf.kube.cache.own_node_metric import ManagedFields, OwnMeta, OwnNodeMetric
+from koordebpf.kube.colocation.node_metrics import ManagedFields, OwnMeta, OwnNodeMetric
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.support.json_patch import applied
 

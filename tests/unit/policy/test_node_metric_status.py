@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from koordebpf.jobs.node_metric.render import Rendering, Reported, with_prediction
+from koordebpf.jobs.node_metric.render import CollectPolicy, Rendering, Reported, with_prediction
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.quantity import cpu_text, memory_text
-from koordebpf.slo.node_metric import CollectPolicy
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.state.prediction import Amounts, ProdPrediction

@@ -14,15 +14,19 @@ from koordebpf.jobs.node_topology.report import (
     BASIC_INFO_ANNOTATION,
     CPU_TOPOLOGY_ANNOTATION,
     NUMA_RESERVATION_LABEL,
+    CpuModel,
     Known,
+    NodeInfo,
+    NumaNode,
+    Processor,
     Report,
     take_by_topology,
     topology_policy,
     topology_report,
 )
 from koordebpf.kernel.cgroup.files import parse_cpu_list
-from koordebpf.kube.cache.kubelet_config import KubeletConfig
 from koordebpf.kube.cache.objects import Node, Pod
+from koordebpf.kube.clients.kubelet_config import KubeletConfig
 from koordebpf.quantity import memory_text, quantity_bytes
 from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,
@@ -33,7 +37,6 @@ from koordebpf.slo.pods.cpu_placement import (
 )
 from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARED_POOLS_ANNOTATION
 from koordebpf.state.cpu.measured import CpuManager
-from koordebpf.state.node_info import CpuModel, NodeInfo, NumaNode, Processor
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from koordebpf.units import GIB, MIB
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import ConfigError
+from koordebpf.jobs.node_metric.render import CollectPolicy, collect_policy
 from koordebpf.slo.go_duration import duration_ns, go_duration
-from koordebpf.slo.node_metric import CollectPolicy, collect_policy
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 MINUTE_NS = 60 * NS_PER_S
