@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, assert_never
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
-from koordebpf.act.evict.api import ApiExecutor, ApiLimits
+from koordebpf.act.evict.api import ApiExecutor, ApiLimits, DeletionExecutor
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.fallback import LastResort
 from koordebpf.agent.lifecycle.kill_support import known_containers
@@ -66,7 +66,6 @@ def _opened(
             assert actions is not None  # open_actions has them for it
             return ApiExecutor(actions, outcomes, enforce=config.enforce)
         case "delete":
-            from koordebpf.act.evict.deletion import DeletionExecutor
             from koordebpf.kube.clients.deletions import PodDeletions
             from koordebpf.kube.http.transport import open_cluster
 

@@ -7,12 +7,17 @@ where the node lacks what the job needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 
-from koordebpf.collect.collector import Collector
+from koordebpf.collect.collector import Collector, Schedule
+from koordebpf.collect.node_watch import NodeWatch
+from koordebpf.collect.pod_pressure import PodPressure
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.kernel.io.loop import Loop
 from koordebpf.runner.context import NodeContext
+from koordebpf.state.series.node import NodeSeries
 
 
 def _any_gate(*gates: str) -> Callable[[AgentConfig], bool]:
@@ -23,7 +28,7 @@ def _any_gate(*gates: str) -> Callable[[AgentConfig], bool]:
 JOBS: Mapping[str, Callable[[AgentConfig], bool]] = {
     "usage_series.collector": _any_gate("UsageSeries", "PeakPrediction", "NodeMetricReport"),
     "usage_series.pressure": _any_gate("PSICollector"),
-    "series.keeper": _any_gate("UsageSeries"),
+    "usage_series.keeper": _any_gate("UsageSeries"),
     "hardware.cpi": _any_gate("CPICollector"),
     "hardware.gpu": _any_gate("Accelerators"),
     "hardware.cold_memory": _any_gate("ColdPageCollector"),
@@ -39,3 +44,16 @@ def open_jobs(node: NodeContext) -> list[Collector]:
     """Open those that are wanted."""
     wanted = (import_module(f"koordebpf.jobs.{name}") for name, is_wanted in JOBS.items() if is_wanted(node.config))
     return [job for each in wanted if (job := each.open_job(node)) is not None]
+
+
+# What every agent has, in this order; jobs are asked after them.
+COLLECTORS: tuple[Callable[[NodeWatch, Loop], Collector], ...] = (PodPressure,)
+
+
+def open_schedule(
+    watch: NodeWatch, loop: Loop, series: NodeSeries, stack: contextlib.ExitStack, jobs: Iterable[Collector] = ()
+) -> Schedule:
+    """Open all of them, which the stack closes; they and the jobs write into `series`."""
+    schedule = Schedule([*(each(watch, loop) for each in COLLECTORS), *jobs], series)
+    stack.callback(schedule.close)
+    return schedule

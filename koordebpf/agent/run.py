@@ -19,8 +19,7 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.eviction_hooks.settings import NO_HOOKS
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_killers, open_overdue_kill
-from koordebpf.agent.jobs import open_jobs
-from koordebpf.agent.lifecycle.arguments import check_arguments
+from koordebpf.agent.jobs import open_jobs, open_schedule
 from koordebpf.agent.lifecycle.dead_man import open_dead_man
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.open_source import open_source
@@ -40,7 +39,6 @@ from koordebpf.agent.tick import Agent
 from koordebpf.agent.warning import open_eviction_hooks, open_foresight
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
-from koordebpf.collect.collectors import open_schedule
 from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
@@ -55,17 +53,21 @@ from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PsiTrigger
 from koordebpf.policy.foresight import NO_WARNING
 from koordebpf.report.events import EventPoster
+from koordebpf.report.http.listener import parse_listen
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.measuring import Measuring, open_measuring
 from koordebpf.runner.runner import Runner
+from koordebpf.store import audit, frames
 from koordebpf.store.audit import open_audit
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot
 from koordebpf.store.frames import open_frames
 from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.outputs.descriptors import descriptor_name, named_descriptor
+from koordebpf.store.outputs.rotated_file import check_file
 from koordebpf.store.pod_list import KeptList, KeptSource
 from koordebpf.store.sink import AgentStopped, Sink, TickFailed
 from koordebpf.units import NS_PER_MS
@@ -74,7 +76,6 @@ if TYPE_CHECKING:
     from koordebpf.kube.clients.evictions import KubeActions
 
 log = logging.getLogger("koordebpf")
-
 _MAX_FAILED_TICKS = 10  # in a row: fail loud, the kubelet starts a fresh one
 _FAILED_PAUSE_S = 0.1
 # Why 10 ms: a tick for each record took 10 % of a core at 1,300 records a second. How often a node that is close to its
@@ -380,3 +381,33 @@ def _nothing() -> None:
 
 def _scope_text(scope: NodeScope) -> str:
     return "this machine" if scope.kind == "machine" else f"the node cgroup {scope.path}"
+
+
+# What a person gave, checked before the kernel is touched: addresses, files and folders.
+
+
+def check_arguments(config: AgentConfig) -> None:
+    """Return where the agent can be started with these addresses, files and folders.
+
+    Whether an address is in use shows when it is bound.
+
+    Raises:  ConfigError: an address is not host:port, a file cannot be written, or there is nowhere to make the run
+             directory in.
+    """
+    written = [None if each is None else named_descriptor(each) for each in (config.audit, config.frames)]
+    if written[0] is not None and written[0] == written[1]:
+        rule = f"must not be {descriptor_name(written[0])}, which has the lines of --audit"
+        raise ConfigError("--frames", str(config.frames), rule)
+    for option, listen in (("--listen", config.listen), ("--probe-listen", config.probe_listen)):
+        if listen:
+            parse_listen(listen, option)
+    if os.geteuid() != 0:  # what it may not see or write is not what it lacks: the programs' loader says that
+        return
+    above = config.run_dir.absolute().parent
+    if not above.is_dir():
+        raise ConfigError("--run-dir", str(config.run_dir), f"{above} must be a folder that is there")
+    if (recording := config.recorder.file) is not None and not recording.absolute().parent.is_dir():
+        raise ConfigError("FILE", str(recording), f"{recording.absolute().parent} must be a folder that is there")
+    for option, path, kept in (("--audit", config.audit, audit.KEPT), ("--frames", config.frames, frames.KEPT)):
+        if path is not None:
+            check_file(option, path, kept)

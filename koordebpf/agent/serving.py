@@ -17,11 +17,11 @@ from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.known import KnownPage
-from koordebpf.report.log.json_log import log_sink
-from koordebpf.report.prom.colocation.series import SeriesMetrics
+from koordebpf.report.log.formats import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
+from koordebpf.report.prom.series import SeriesMetrics
 from koordebpf.report.recent import Recent
 from koordebpf.runner.measuring import Measuring
 from koordebpf.state.prediction import LatestPrediction

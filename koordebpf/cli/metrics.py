@@ -103,7 +103,7 @@ def _from_agent(url: str | None, run_dir: Path, query: str | None, window_ns: in
 
 
 def _from_snapshot(path: Path, query: str | None, window_ns: int) -> SeriesAnswer:
-    from koordebpf.jobs.series.snapshot import read_store
+    from koordebpf.jobs.usage_series.snapshot import read_store
     from koordebpf.report.series import SeriesAnswer, answer_of
 
     try:

@@ -28,9 +28,8 @@ def recording() -> None:
 @schema_option("recording-summary")
 def show(path: str, as_json: bool) -> None:
     """Say which rounds there are, of which runs, and what cannot be read."""
-    from koordebpf.tools.recorder.pages import summary_page
+    from koordebpf.tools.recorder.pages import summary_of, summary_page
     from koordebpf.tools.recorder.rounds import open_recording
-    from koordebpf.tools.recorder.summary import summary_of
 
     summary = summary_of(open_recording(path))
     if as_json:

@@ -1,7 +1,7 @@
 """Collectors, each of which measures something of the node at its own period, and their schedule.
 
-A new collector is a module with a class like `Collector` and one line in `collectors.COLLECTORS`. What it writes into
-the node's series is read there under its metric's name, as averages, percentiles and counts of any window.
+A new collector is a module with a class like `Collector` and one line in `COLLECTORS` of agent/jobs.py. What it writes
+into the node's series is read there under its metric's name, as averages, percentiles and counts of any window.
 """
 
 from __future__ import annotations

@@ -28,11 +28,10 @@ from koordebpf.state.forecast import SOONEST, GrowthHistory, time_to
 from koordebpf.state.measured import Measured, NodeForecast, NodeMeasure, Party, StallParts, StallShares, TimeTo
 from koordebpf.state.pods.exemptions import ExemptionSettings, judged_pods
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.stalls.full_window import StalledPod, extended, stall_sample
 from koordebpf.state.stalls.ledger import Charge, Ledger, Usage
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.stalls.shares import DecayingShare, ShareTable, lasting_ns
-from koordebpf.state.stalls.windows import NODE, StallGrowth, StallSums, StallWindow
+from koordebpf.state.stalls.windows import NODE, StalledPod, StallGrowth, StallSums, StallWindow, extended, stall_sample
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 _USED = "used"

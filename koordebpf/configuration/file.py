@@ -19,16 +19,15 @@ from koordebpf.configuration.schema import TYPED, Setting, settings
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.manifest import parse_documents
-from koordebpf.kube.sources.positions import position
 from koordebpf.quantity import MOST_AMOUNT, parse_amount
 from koordebpf.slo.convert import converted
 from koordebpf.slo.manager.field_names import no_such, unknown_fields
 from koordebpf.units import NS_PER_S
 
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 API_VERSION = "koordebpf.io/v1alpha1"
 KIND = "AgentConfiguration"
 _HEAD = {"apiVersion": API_VERSION, "kind": KIND}
-
 # Kubernetes' form, metav1.Duration.
 _DURATION = r"^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
 _DURATION_RULE = "must be a duration such as 500ms, 4s or 1h30m"
@@ -38,6 +37,36 @@ _LONGEST_S = 10 * 365 * 24 * 3600  # beyond it 64 bits of nanoseconds come to th
 _WIDTH = 100
 _DOCUMENT_END = "...\n"  # PyYAML's, after a bare scalar
 _PER_S = {"_ns": NS_PER_S, "_s": 1}
+
+
+# Where in the text of a YAML or JSON file something stands that turned out to be wrong.
+
+
+def position(text: bytes, path: str) -> tuple[int, int] | None:
+    """Return line and column, both from 1, of the field at a path such as `eviction.ladder[0].rung`.
+
+    Of a path that leads further than the text does it is the last field that is there; None: not even the first is.
+
+    Cost:    that of reading the YAML once more; only for who reports an error.
+
+    >>> position(b"a: 1\nb:\n  - c: 2\n", "b[0].c")
+    (3, 5)
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    found: yaml.Node | None = None
+    for name, index in _STEP.findall(path):
+        if isinstance(node, yaml.MappingNode) and name:
+            found, node = next(((key, value) for key, value in node.value if key.value == name), (found, None))
+        elif isinstance(node, yaml.SequenceNode) and index and int(index) < len(node.value):
+            found = node = node.value[int(index)]
+        else:
+            node = None
+        if node is None:
+            break
+    return None if found is None else (found.start_mark.line + 1, found.start_mark.column + 1)
 
 
 class ConfigProblems(ConfigError):

@@ -10,7 +10,7 @@ from koordebpf.errors import ConfigError, DecodeError, unreadable
 from koordebpf.jobs.prediction.backtest import GOAL, Backtest, Interval, Row, Seen, series_intervals
 from koordebpf.jobs.prediction.models import Usage
 from koordebpf.jobs.prediction.predict import predicted_pod
-from koordebpf.jobs.series.snapshot import read_store
+from koordebpf.jobs.usage_series.snapshot import read_store
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU
 from koordebpf.state.view import Frame

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
+from koordebpf.jobs.usage_series.snapshot import SnapshotWriter, restore_series
 from koordebpf.state.series.aggregate import Aggregation
 from koordebpf.state.series.block import decode_block, encode_block
 from koordebpf.state.series.kinds import (

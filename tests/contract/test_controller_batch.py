@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.report.prom.colocation.batch import BatchMetrics
+from koordebpf.report.prom.controller import BatchMetrics
 from tests.contract.apiserver import Reply, Request, Server, status
 from tests.contract.batch_rig import (
     BATCH_CPU,

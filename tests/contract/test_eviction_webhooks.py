@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.eviction_hooks.ran import Ran
-from koordebpf.act.eviction_hooks.runner import Webhook, open_hooks, read_headers
+from koordebpf.act.eviction_hooks.runner import Ran, Webhook, open_hooks, read_headers
 from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, WebhookHook
 from koordebpf.kube.http.deadlines import OpenConnections
 from tests.support.patience import patience

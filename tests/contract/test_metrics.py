@@ -20,8 +20,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordebpf.act.eviction_hooks.ran import Ran
-from koordebpf.act.eviction_hooks.runner import EvictionHooks
+from koordebpf.act.eviction_hooks.runner import EvictionHooks, Ran
 from koordebpf.act.eviction_hooks.settings import WebhookHook
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.decision.what_if.week import Lead, ShadowCounts, ShadowDay
@@ -36,11 +35,11 @@ from koordebpf.policy.strategy import Empty
 from koordebpf.report.eviction_hooks import EvictionHookSink
 from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.http.routes import Health, ReportServer
-from koordebpf.report.prom.colocation.series import SeriesMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.own_usage import OwnUsage
 from koordebpf.report.prom.pods import POD_SERIES, PodSeries
+from koordebpf.report.prom.series import SeriesMetrics
 from koordebpf.report.prom.shadow import ShadowMetrics
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount

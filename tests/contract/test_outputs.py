@@ -18,8 +18,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from koordebpf.agent.lifecycle.arguments import check_arguments
 from koordebpf.agent.recorder import open_recorder
+from koordebpf.agent.run import check_arguments
 from koordebpf.cli import _group
 from koordebpf.cli.inputs import FilePath, OutputPath
 from koordebpf.cli.kubectl import _group as kubectl

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.evict.actuator import OutcomeQueue
-from koordebpf.act.evict.deletion import DeletionExecutor
+from koordebpf.act.evict.api import DeletionExecutor
 from koordebpf.errors import KubeBusy, KubeDenied, KubeGone
 from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.http.transport import open_cluster

@@ -6,8 +6,8 @@ import logging
 import sys
 from pathlib import Path
 
+from koordebpf.agent import jobs
 from koordebpf.cli import main
-from koordebpf.collect import collectors
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.state.series.node import NODE, NodeSeries
@@ -40,6 +40,6 @@ class LoadAverage:
 
 
 if __name__ == "__main__":
-    collectors.COLLECTORS = (*collectors.COLLECTORS, LoadAverage)
+    jobs.COLLECTORS = (*jobs.COLLECTORS, LoadAverage)
     sys.argv = ["koordebpf", *sys.argv[4:]]
     main()

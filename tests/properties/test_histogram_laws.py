@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koordebpf.errors import ConfigError
-from koordebpf.jobs.prediction.buckets import CPU_BUCKETS
-from koordebpf.jobs.prediction.checkpoint import ModelCheckpoint, decode_checkpoint, encode_checkpoint
+from koordebpf.jobs.prediction.checkpoint import CPU_BUCKETS, ModelCheckpoint, decode_checkpoint, encode_checkpoint
 from koordebpf.jobs.prediction.models import Histogram
 from koordebpf.units import NS_PER_S
 

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.kube.cache.pdb_table import MAX_ALL, MAX_ONE, PdbTable
+from koordebpf.kube.sources.pdbs import MAX_ALL, MAX_ONE, PdbTable
 
 STEPS = st.lists(
     st.tuples(

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
+from koordebpf.jobs.usage_series.snapshot import SnapshotWriter, restore_series
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import NS_PER_S

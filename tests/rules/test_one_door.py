@@ -33,7 +33,7 @@ _OWN = {
     "store/pod_list.py",
     "store/recorder/ring.py",
     "store/recorder/shard_file.py",
-    "jobs/series/snapshot.py",
+    "jobs/usage_series/snapshot.py",
     "store/shadow/kept_week.py",
     "agent/lifecycle/node_lock.py",
     "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it

@@ -15,13 +15,13 @@ DOORS = {
     "demo/screen.py": "escapes all but its own colours",
     "demo/workers.py": "JSON for the demo's own pipe",
     "store/audit.py": "lines of json_bytes",
-    "report/log/json_log.py": "the handlers whose formatters escape",
+    "report/log/formats.py": "the handlers whose formatters escape",
     "tools/top/screen.py": "rich, given Text of page_lines: no markup, no controls",
 }
 # What a text of several lines is joined with: by hand, a newline in a name would begin a line.
 _JOINS_ALLOWED = {
     "printable.py",
-    "report/log/text_log.py",
+    "report/log/formats.py",
     "report/pages/plan.py",  # blocks of page()
     "report/pages/plan_diff.py",
     "report/http/listener.py",  # HTTP

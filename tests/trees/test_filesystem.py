@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.host.filesystem import filesystem_of
+from koordebpf.kernel.proc.mounts import filesystem_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 import tests.support.values.profiles  # noqa: F401
-from koordebpf.report.log.json_log import log_sink
+from koordebpf.report.log.formats import log_sink
 
 
 @pytest.fixture

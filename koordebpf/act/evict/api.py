@@ -244,3 +244,36 @@ class ApiExecutor(RequestExecutor):
         self, api: Evicts, outcomes: OutcomeQueue, *, limits: ApiLimits | None = None, enforce: bool = False
     ) -> None:
         super().__init__(api.evict, api.close, outcomes, limits=limits, enforce=enforce)
+
+
+# Delete pods through the API server, past their PodDisruptionBudgets.
+
+
+class Deletes(Protocol):
+    """The one call this executor makes; `kube.clients.deletions.PodDeletions` has it."""
+
+    def delete(self, namespace: str, name: str, uid: str, *, timeout_s: float, grace_s: int | None = None) -> None:
+        """Delete a pod with the UID as precondition."""
+
+    def close(self) -> None:
+        """Let requests that wait fail at once."""
+
+
+class DeletionExecutor(RequestExecutor):
+    """Sends deletions. No PodDisruptionBudget is asked: for operators who name it, and for no other.
+
+    Owns `api` and closes it.
+    """
+
+    name = "delete"
+
+    def __init__(
+        self, api: Deletes, outcomes: OutcomeQueue, *, limits: ApiLimits | None = None, enforce: bool = False
+    ) -> None:
+        super().__init__(api.delete, api.close, outcomes, limits=limits, enforce=enforce)
+        self._api = api
+
+    def close(self) -> None:
+        """Stop; what is on its way has a second."""
+        super().close()
+        self._api.close()

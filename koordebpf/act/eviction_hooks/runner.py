@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from queue import Empty, Queue
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
+import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
 
-from koordebpf.act.eviction_hooks.ran import OUTCOMES, CallOutcome, Hook, Ran
 from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, WebhookHook, When, url_problem
 from koordebpf.kernel.io.ending import have_ended
 from koordebpf.kernel.io.worker import Supervisor
@@ -28,6 +28,9 @@ from koordebpf.printable import printable
 from koordebpf.state.outcome import HookResult
 from koordebpf.units import NS_PER_S
 
+Ending = Literal["done", "failed", "timed_out"]
+CallOutcome = Literal["done", "failed", "timed_out", "dropped"]
+OUTCOMES: tuple[CallOutcome, ...] = ("done", "failed", "timed_out", "dropped")
 _READ_BYTES = 4096  # of an answer
 _FILE_BYTES = 16 << 10
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
@@ -42,6 +45,24 @@ _SHOWN_CHARS = 200
 _REMEMBERED = 100  # of each hook. Why: before and after each of the 50 decisions that the agent remembers
 _LOGGED_CHARS = 4096
 Payload = Callable[[str], bytes]  # the hook's name to what it is called with
+
+
+# What became of one call of a hook, and what every hook is.
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """How a call ended. `detail`: why not well, as a sentence; `output`: the beginning of what was said back."""
+
+    ending: Ending
+    detail: str = ""
+    output: str = ""
+
+
+class Hook(Protocol):
+    """One URL. It may wait for as long as its time limit."""
+
+    def call(self, payload: bytes) -> Ran:
+        """Call it once, with JSON; return what came of it, and raise nothing that a hook can cause."""
 
 
 class Webhook:

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from koordebpf.agent.victims import may_be_victim
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.pod_keys import read_by_name
-from koordebpf.decision.strategies import reads_cnr
+from koordebpf.decision.strategies import may_choose_any, reads_cnr
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import Source
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.kube.sources.merged import MergedSource
+from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.runner.own_kubelet import open_own_kubelet
-from koordebpf.state.pods.exemptions import asked_labels
+from koordebpf.slo.pods.eviction import may_be_evicted
+from koordebpf.state.pods.exemptions import asked_labels, may_replace_label
+
+if TYPE_CHECKING:
+    from koordebpf.kube.cache.objects import Pod
+
+
+# Which pods an agent may ever evict: of their namespaces alone PodDisruptionBudgets are read.
+
+
+def may_be_victim(config: AgentConfig) -> Callable[[Pod], bool]:
+    """Return a function that tells whether a pod may ever be evicted.
+
+    Features of Koordinator choose pods by their labels and priority; plugins may ask for any pod.
+    """
+    exemptions, is_any = config.eviction.exemptions, may_choose_any(config.feature_gates)
+
+    def may_be(pod: Pod) -> bool:
+        if is_any and pod.metadata.namespace not in ALWAYS_PROTECTED_NAMESPACES:
+            return True
+        return may_be_evicted(pod.metadata.labels) or may_replace_label(exemptions, pod.spec.priority)
+
+    return may_be
 
 
 # urllib3, and with a kubeconfig the kubernetes package: imported only where something talks to an API server.

@@ -18,8 +18,8 @@ from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, is_
 from koordebpf.collect.scope import NodeScope, folder_of
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ActuationError, ConfigError
-from koordebpf.kernel.host.filesystem import filesystem_of
 from koordebpf.kernel.io.loop import Loop
+from koordebpf.kernel.proc.mounts import filesystem_of
 from koordebpf.report.sentences import outcome_sentence
 from koordebpf.store.wal import IN_FLIGHT_PATH, InFlight, read_in_flight
 

@@ -25,7 +25,7 @@ TYPES: Mapping[str, str] = {
     "plan": "koordebpf.decision.node_plan.NodePlan",
     "plan-diff": "koordebpf.report.pages.plan_diff.PlanDiff",
     "pod": "koordebpf.tools.pod_explain.ExplainedPodValues",
-    "recording-summary": "koordebpf.tools.recorder.summary.RecordingSummary",
+    "recording-summary": "koordebpf.tools.recorder.pages.RecordingSummary",
     "replay": "koordebpf.tools.recorder.replay.Replay",
     "replayed-plan": "koordebpf.tools.recorder.pages.ReplayedPlan",
     "replayed-round": "koordebpf.tools.recorder.replay.ReplayedRound",

@@ -13,7 +13,7 @@ from koordebpf.controller.batch.calculations import Calculations, Tables
 from koordebpf.controller.batch.publish import Publisher
 from koordebpf.kube.clients.nodeslos import ControllerState
 from koordebpf.kube.colocation.nodes import ColocationNode
-from koordebpf.report.prom.colocation.batch import BatchMetrics
+from koordebpf.report.prom.controller import BatchMetrics
 from koordebpf.slo.manager.effective import EffectiveKey
 from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.node_colocation import effective_colocation

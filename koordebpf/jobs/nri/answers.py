@@ -12,7 +12,10 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.configuration.settings import AgentConfig
@@ -22,7 +25,7 @@ from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.time_slice import shorten_time_slice
-from koordebpf.kube.nri.counts import NriCounts
+from koordebpf.kube.nri.counts import BUCKETS_MS, NriCounts
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.log.problems import ProblemLog
@@ -39,14 +42,78 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 if TYPE_CHECKING:
     from koordebpf.runner.context import NodeContext
 
+# koordlet's names of what the runtime calls.
+_STAGES = {
+    "CreateContainer": "PreCreateContainer",
+    "UpdateContainer": "PreUpdateContainerResources",
+    "StateChange": "PreRunPodSandbox",
+}
 log = logging.getLogger("koordebpf")
-
 # How long another thread may keep the interpreter while an answer waits. Why: with Python's own 5 ms an answer beside a
 # thread that computes takes 16 ms (p99), with this 1 ms.
 SWITCH_S = 0.0002
 _ROUND_REST_NS = 100 * NS_PER_MS  # Why: 100 pods that start at once need a few rounds, not 100
 _MAX_SILENCE_NS = 30 * NS_PER_S
 _CPU_SHARES = 1024  # of one core
+
+
+# What a container runtime, or koord-runtime-proxy, asks as metrics, under our own names and koordlet's.
+
+
+class NriMetrics:
+    """Read at the scrape.
+
+    Args:
+        prefix: of its names, as nri.
+        counts: of the server.
+        is_registered: whether it is asked.
+        node: for koordlet's names; None: they are left out.
+        would_adjust: in a dry run, containers that would have been adjusted.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        counts: NriCounts,
+        is_registered: Callable[[], bool],
+        node: str | None,
+        would_adjust: Callable[[], int],
+    ) -> None:
+        self._prefix = f"koordebpf_{prefix}"
+        self._counts = counts
+        self._is_registered = is_registered
+        self._node = node
+        self._would_adjust = would_adjust
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        counts = self._counts
+        text = "1 while containers are asked for."
+        yield GaugeMetricFamily(f"{self._prefix}_registered", text, int(self._is_registered()))
+        text = "Registrations that were completed."
+        yield CounterMetricFamily(f"{self._prefix}_registrations", text, counts.registrations)
+        text = "Containers whose resources were adjusted; in a dry run those that would have been."
+        adjusted = counts.adjusted + self._would_adjust()
+        yield CounterMetricFamily(f"{self._prefix}_adjusted_containers", text, adjusted)
+        text = "Parts of pods that could not be judged."
+        yield CounterMetricFamily(f"{self._prefix}_errors", text, counts.errors)
+        text = "From the whole request in the agent to its answer."
+        calls = HistogramMetricFamily(f"{self._prefix}_call_seconds", text, labels=["method", "result"])
+        name = "koordlet_runtime_hook_invoked_duration_milliseconds"
+        text = "Invocations of runtime hooks by the container runtime."
+        stages = HistogramMetricFamily(name, text, labels=["node", "hook", "stage", "status"])
+        for (method, is_ok), each in counts.calls.items():
+            result = "succeeded" if is_ok else "failed"
+            totals = [float(count) for count in accumulate(each.buckets)]
+            seconds = [str(bound / 1e3) for bound in BUCKETS_MS]
+            calls.add_metric([method, result], list(zip([*seconds, "+Inf"], totals, strict=True)), each.sum_ms / 1e3)
+            if self._node is not None and method in _STAGES:
+                labels = [self._node, "all", _STAGES[method], result]
+                bounds = [*map(str, BUCKETS_MS), "+Inf"]
+                stages.add_metric(labels, list(zip(bounds, totals, strict=True)), each.sum_ms)
+        yield calls
+        if self._node is not None:
+            yield stages
 
 
 class ContainerAnswers:
@@ -204,8 +271,6 @@ def report(
     job: AnswersJob, answers: ContainerAnswers, prefix: str, node: NodeContext, *, has_koordlets_name: bool
 ) -> None:
     """Add its metrics, one of them under koordlet's name too, and its check."""
-    from koordebpf.report.prom.colocation.nri import NriMetrics
-
     name = (node.config.node_name or socket.gethostname()) if has_koordlets_name else None
     beside, server = node.measuring.beside, job.server
     metrics = NriMetrics(prefix, server.counts, lambda: server.state[0], name, lambda: answers.would_adjust)

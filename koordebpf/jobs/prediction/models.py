@@ -14,8 +14,13 @@ from typing import Final
 
 import msgspec
 
-from koordebpf.jobs.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS, Buckets
-from koordebpf.jobs.prediction.checkpoint import HistogramCheckpoint, ModelCheckpoint
+from koordebpf.jobs.prediction.checkpoint import (
+    CPU_BUCKETS,
+    MEMORY_BUCKETS,
+    Buckets,
+    HistogramCheckpoint,
+    ModelCheckpoint,
+)
 from koordebpf.slo.pods.priority import BANDS
 from koordebpf.state.prediction import Amounts, HalfLives
 from koordebpf.units import NS_PER_S

@@ -22,6 +22,23 @@ _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")  # fs/seq_file.c, mangle_path
 _FIELDS, _FIELDS_OF_TYPE = 6, 3  # before the lone hyphen, of which optional ones may follow, and behind it
 
 
+# Which filesystem a path is on.
+
+
+def filesystem_of(path: Path, mounts: Path = MOUNTINFO) -> str | None:
+    """Return the type of the filesystem that `path` is on, as ext4; None: not known, as on btrfs.
+
+    Source:  proc_pid_mountinfo(5), the device.
+    """
+    try:
+        device = path.stat().st_dev
+        table = read_mounts(mounts)
+    except OSError:
+        return None
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    return next((each.fstype for each in table if each.device == wanted), None)
+
+
 class Mount(msgspec.Struct, frozen=True, gc=False):
     """One mount. `device` is major:minor; `options` are those of its superblock, separated by commas, as they stand."""
 

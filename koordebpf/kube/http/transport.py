@@ -22,7 +22,6 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, InsecureRequestWa
 
 from koordebpf.errors import NOT_GIVEN, ConfigError, KubeError, KubeSilent, KubeTooLarge
 from koordebpf.kube.http.deadlines import Limit, OpenConnections, OpenExchange, pool_classes
-from koordebpf.kube.http.kubeconfig import current_context, found_kubeconfig
 from koordebpf.kube.http.refusal import refusal
 
 if TYPE_CHECKING:
@@ -39,6 +38,38 @@ _JSON: Final = "application/json"
 _CONTENT_TYPES: Final = {"PATCH": "application/strategic-merge-patch+json"}
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _JSON_PATCH: Final = "application/json-patch+json"
+
+
+# Which kubeconfig counts where none is given, and which of its contexts: what kubectl would take.
+
+
+def found_kubeconfig() -> str | None:
+    """Return the files of $KUBECONFIG, with colons between them, else ~/.kube/config; None: there is neither."""
+    if named := os.environ.get("KUBECONFIG"):
+        return named
+    try:
+        default = Path("~/.kube/config").expanduser()
+        return str(default) if default.exists() else None
+    except (OSError, RuntimeError):  # one may not look there, or there is no home
+        return None
+
+
+def current_context(paths: str) -> str | None:
+    """Return the current context of several files: the first that names one counts; None: it need not be said.
+
+    The kubernetes package takes the last one's.
+
+    Source:  kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig.
+    Raises:  OSError, yaml.YAMLError: a file cannot be read.
+    """
+    import yaml
+
+    files = [Path(each) for each in paths.split(os.pathsep) if each and Path(each).exists()]
+    for path in files if len(files) > 1 else ():
+        found = yaml.safe_load(path.read_bytes())
+        if isinstance(found, dict) and found.get("current-context"):
+            return str(found["current-context"])
+    return None
 
 
 class TokenFile:

@@ -8,10 +8,9 @@ from typing import Final
 import msgspec
 
 from koordebpf.report.pages.columns import table_lines
-from koordebpf.report.series import SeriesAnswer, SeriesRow
+from koordebpf.report.series import SeriesAnswer, SeriesRow, selector_text
 from koordebpf.state.series.aggregate import Aggregated
 from koordebpf.state.series.kinds import KINDS
-from koordebpf.state.series.selector import selector_text
 from koordebpf.units import NS_PER_S, format_bytes
 
 _ALL: Final = ("count", "avg", "p50", "p90", "p95", "p99", "last")

@@ -16,15 +16,15 @@ from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.io.worker import thread_errors
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
+from koordebpf.policy.foresight import Kind
 from koordebpf.report.events import EventPoster
 from koordebpf.report.prom.bounded import by_label
-from koordebpf.report.prom.colocation.series import SeriesMetrics
-from koordebpf.report.prom.decision import DecisionMetrics
+from koordebpf.report.prom.decision import DecisionMetrics, Histogram
 from koordebpf.report.prom.indicators import IndicatorMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.pods import POD_SERIES, LedgerMetrics, PodMetrics, PodSeries, forecast_families
+from koordebpf.report.prom.series import SeriesMetrics
 from koordebpf.report.prom.suppression import SuppressionMetrics
-from koordebpf.report.prom.warning import hook_families, warning_families
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView, PodView
@@ -38,6 +38,34 @@ if TYPE_CHECKING:
     from koordebpf.store.recorder.recorder import RecorderCounts
 
 FileWrites = Callable[[], Counter[tuple[str, WriteResult]]]  # attempts since the start; asked at the scrape
+
+
+# Metrics of hooks around evictions, and of warnings before them.
+
+
+def hook_families(counts: Mapping[tuple[str, str], int], spent_s: Mapping[str, float]) -> Iterator[Metric]:
+    """Yield calls by hook and outcome, and how long they took: at most eight hooks can be set."""
+    text = "Calls of hooks before and after evictions, by how they ended."
+    family = CounterMetricFamily("koordebpf_eviction_hook_calls", text, labels=["hook", "outcome"])
+    for labels, number in counts.items():
+        family.add_metric(labels, number)
+    yield family
+    text = "How long calls of hooks took, all together."
+    family = CounterMetricFamily("koordebpf_eviction_hook_seconds", text, labels=["hook"])
+    for hook, seconds in spent_s.items():
+        family.add_metric([hook], seconds)
+    yield family
+
+
+def warning_families(counts: Mapping[Kind, int], lead: Histogram) -> Iterator[Metric]:
+    """Yield how often evictions were warned of, what became of that, and how long before."""
+    text = "Warnings of evictions by the forecast, what became of them, and crossings without one."
+    family = CounterMetricFamily("koordebpf_eviction_warnings", text, labels=["event"])
+    for kind, number in counts.items():
+        family.add_metric([kind], number)
+    yield family
+    text = "From a warning to the crossing of the threshold that it warned of."
+    yield lead.family("koordebpf_eviction_warning_lead_seconds", text)
 
 
 class NodeMetrics:

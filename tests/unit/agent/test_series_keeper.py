@@ -12,8 +12,8 @@ import pytest
 
 from koordebpf.collect.scope import NodeScope
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.jobs.series.keeper import SeriesKeeper, open_job
-from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
+from koordebpf.jobs.usage_series.keeper import SeriesKeeper, open_job
+from koordebpf.jobs.usage_series.snapshot import SnapshotWriter, restore_series
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.series.kinds import CONTAINER_CPU, POD_CPU
 from koordebpf.state.series.settings import SeriesSettings

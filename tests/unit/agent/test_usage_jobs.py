@@ -12,7 +12,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import JOB_GATES
 
 OURS = {
-    "UsageSeries": ["usage_series.collector", "series.keeper"],
+    "UsageSeries": ["usage_series.collector", "usage_series.keeper"],
     "PeakPrediction": ["usage_series.collector", "prediction.run"],
     "NodeMetricReport": ["usage_series.collector", "node_metric.run"],
     "PSICollector": ["usage_series.pressure"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.agent.victims import may_be_victim
+from koordebpf.agent.lifecycle.open_source import may_be_victim
 from koordebpf.configuration.checked import agent_config
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodSpec, PodStatus

@@ -15,7 +15,7 @@ from koordebpf.cli.backtest import backtest
 from koordebpf.decision.frames import encode_frame
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
-from koordebpf.jobs.series.snapshot import SnapshotWriter
+from koordebpf.jobs.usage_series.snapshot import SnapshotWriter
 from koordebpf.kernel.proc.cpu_topology import Cpu, CpuTopology
 from koordebpf.state.cpu.measured import CpuMeasured, CpuUsage, OtherPodsCpu, PodCpu
 from koordebpf.state.guard_facts import GuardFacts

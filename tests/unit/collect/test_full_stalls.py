@@ -15,8 +15,8 @@ from koordebpf.kernel.bpf.programs import EVERY_STALL
 from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.measured import PsiLine, StallParts, StallShares
-from koordebpf.state.stalls.full_window import StalledPod, stall_sample
 from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.stalls.windows import StalledPod, stall_sample
 from koordebpf.units import NS_PER_S
 from tests.support.played_signals import StalledNode
 

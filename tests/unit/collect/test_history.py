@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from koordebpf.agent.jobs import open_schedule
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.collectors import open_schedule
 from koordebpf.collect.history import Forecasts, NodeHistory
 from koordebpf.collect.pod_pressure import PodPressure
 from koordebpf.kube.cache.objects import ClusterState

@@ -16,7 +16,7 @@ from koordebpf.kube.clients.nodeslos import NodeSLOMeta
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.writes import WrittenMetric
 from koordebpf.policy.batch.facts import CpuMemory, Usage
-from koordebpf.report.prom.colocation.batch import BatchMetrics
+from koordebpf.report.prom.controller import BatchMetrics
 from koordebpf.slo.manager.node_colocation import effective_colocation
 from koordebpf.units import NS_PER_S
 

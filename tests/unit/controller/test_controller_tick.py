@@ -13,8 +13,7 @@ from koordebpf.controller.run import Controller, Leadership
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.clients.nodeslos import ControllerSource, ControllerState, NodeMeta, NodeSLOWriter
 from koordebpf.report.http.routes import Health
-from koordebpf.report.prom.colocation.batch import BatchMetrics
-from koordebpf.report.prom.controller import ControllerMetrics
+from koordebpf.report.prom.controller import BatchMetrics, ControllerMetrics
 from koordebpf.units import NS_PER_S
 from tests.unit.controller.test_reconciler import Api
 

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.http.kubeconfig import found_kubeconfig
-from koordebpf.kube.http.transport import open_cluster
+from koordebpf.kube.http.transport import found_kubeconfig, open_cluster
 
 
 def kubeconfig(path: Path, **servers: str) -> Path:

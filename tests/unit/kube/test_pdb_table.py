@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.kube.cache.pdb_table import MAX_ALL, MAX_ONE, PdbTable
+from koordebpf.kube.sources.pdbs import MAX_ALL, MAX_ONE, PdbTable
 
 
 def pdb(name: str, version: int = 1, namespace: str = "a", values: int = 0, length: int = 10) -> msgspec.Raw:

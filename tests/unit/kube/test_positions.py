@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.kube.sources.positions import position
+from koordebpf.configuration.file import position
 
 TEXT = b"a: 1\nb:\n  - c: 2\n    d: [x, {e: 3}]\n"
 

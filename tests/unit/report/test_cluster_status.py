@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from koordebpf.errors import DecodeError
-from koordebpf.tools.cluster.scraped import Scraped, ScrapedHook, scraped
-from koordebpf.tools.cluster.status import ClusterStatus, NodeState, status_page, top_nodes_page
+from koordebpf.tools.cluster.status import (
+    ClusterStatus,
+    NodeState,
+    Scraped,
+    ScrapedHook,
+    scraped,
+    status_page,
+    top_nodes_page,
+)
 from koordebpf.units import GIB
 
 HOOKS = (

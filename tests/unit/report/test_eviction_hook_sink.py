@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.act.eviction_hooks.ran import Hook, Ran
-from koordebpf.act.eviction_hooks.runner import EvictionHooks, Payload
+from koordebpf.act.eviction_hooks.runner import EvictionHooks, Hook, Payload, Ran
 from koordebpf.act.eviction_hooks.settings import WebhookHook, When
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan

@@ -28,8 +28,7 @@ from koordebpf.kernel.signals.interface import SignalSource
 from koordebpf.kernel.signals.quality import SignalQuality
 from koordebpf.printable import json_bytes, page, printable, printable_text
 from koordebpf.report.events import eviction_event
-from koordebpf.report.log.json_log import JsonFormatter
-from koordebpf.report.log.text_log import TextFormatter
+from koordebpf.report.log.formats import JsonFormatter, TextFormatter
 from koordebpf.report.pages.explain import explained
 from koordebpf.report.pages.explain_writes import explained_writes
 from koordebpf.report.pages.plan import plan_page

@@ -19,7 +19,7 @@ from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim
 from koordebpf.report.events import EventPoster, eviction_event
-from koordebpf.report.log.json_log import JsonFormatter
+from koordebpf.report.log.formats import JsonFormatter
 from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.pod_event import PodEvent
 from koordebpf.report.sentences import outcome_sentence, tick_sentence

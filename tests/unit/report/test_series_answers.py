@@ -14,12 +14,11 @@ from click.testing import CliRunner
 
 from koordebpf.cli.metrics import metrics
 from koordebpf.errors import ConfigError
-from koordebpf.jobs.series.snapshot import SnapshotWriter
+from koordebpf.jobs.usage_series.snapshot import SnapshotWriter
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer
-from koordebpf.report.series import series_answer
+from koordebpf.report.series import selector_of, selector_text, series_answer
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU, POD_MEMORY, POD_PSI
-from koordebpf.state.series.selector import selector_of, selector_text
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import GIB, NS_PER_S
 

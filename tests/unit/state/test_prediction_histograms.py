@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.jobs.prediction.buckets import CPU_BUCKETS, MEMORY_BUCKETS
-from koordebpf.jobs.prediction.checkpoint import HistogramCheckpoint, decode_checkpoint, encode_checkpoint
+from koordebpf.jobs.prediction.checkpoint import (
+    CPU_BUCKETS,
+    MEMORY_BUCKETS,
+    HistogramCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from koordebpf.jobs.prediction.models import YEAR_ONE_NS, Histogram, Model, empty_model, restored_model
 from koordebpf.state.prediction import Amounts, HalfLives
 from koordebpf.units import MIB, NS_PER_S

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.state.measured import StallParts
-from koordebpf.state.stalls.full_window import LONGEST_NS, StalledPod, extended, full_stall_bounds, stall_sample
 from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.stalls.windows import LONGEST_NS, StalledPod, extended, full_stall_bounds, stall_sample
 from koordebpf.units import NS_PER_S
 
 WINDOW_NS = 10 * NS_PER_S

@@ -17,7 +17,7 @@ from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Original
 from koordebpf.errors import ActuationError
 from koordebpf.jobs.prediction.keeper import CheckpointFolder
-from koordebpf.jobs.series.snapshot import SnapshotWriter, read_store
+from koordebpf.jobs.usage_series.snapshot import SnapshotWriter, read_store
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.series.store import SeriesStore

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import DecodeError
-from koordebpf.jobs.series import snapshot as module
-from koordebpf.jobs.series.snapshot import Snapshot, SnapshotWriter, restore_series
+from koordebpf.jobs.usage_series import snapshot as module
+from koordebpf.jobs.usage_series.snapshot import Snapshot, SnapshotWriter, restore_series
 from koordebpf.state.series.block import encode_block
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU, POD_MEMORY
 from koordebpf.state.series.lane import FIRST_ROUND

@@ -11,10 +11,16 @@ from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
-from koordebpf.tools.recorder.pages import lines_of, summary_page, totals_line
+from koordebpf.tools.recorder.pages import (
+    RecordingSummary,
+    ShardSummary,
+    lines_of,
+    summary_of,
+    summary_page,
+    totals_line,
+)
 from koordebpf.tools.recorder.redact import redact_recording
 from koordebpf.tools.recorder.replay import Replay, ReplayedRound, change_of
-from koordebpf.tools.recorder.summary import RecordingSummary, ShardSummary, summary_of
 from koordebpf.tools.what_if.simulate import simulated
 from koordebpf.units import MIB
 from tests.support.values.rounds import encoded

@@ -30,7 +30,6 @@ from koordebpf.units import NS_PER_S, format_bytes
 
 log = logging.getLogger("koordebpf")
 T = TypeVar("T")
-
 _MAGIC: Final = b"koordebpf.series/v1\n"
 _FRAME: Final = struct.Struct("<cII")
 _MOST_BYTES: Final = 16 << 20

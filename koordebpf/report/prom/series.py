@@ -32,7 +32,6 @@ _CONTAINER: Final = ("container_id", "container_name", *_POD)
 _PSI: Final = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
 _DEGREES: Final = ("some", "full")  # a derived pressure is none of koordlet's
 _CPI_FIELDS: Final = {"cycle": "cycles", "instruction": "instructions"}
-
 _NamedPods = dict[str, tuple[str, ...]]  # UID → UID, name, namespace
 _Names = tuple[_NamedPods, dict[str, str]]  # and container id → name
 

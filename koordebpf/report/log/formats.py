@@ -11,15 +11,31 @@ from types import TracebackType
 from typing import Any
 
 from koordebpf.printable import json_bytes, printable, printable_text
-from koordebpf.report.log.text_log import TextFormatter
 from koordebpf.store.line_sink import LineSink, write_whole
 
 _log = logging.getLogger("koordebpf")
-
 _STDERR = 2
 _EXIT_S = 0.5  # Why: with the audit's half a second a second, with or without a reader
-
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+# Log lines for people: one line per record, whatever tenants named; a traceback stands indented below it.
+
+
+class TextFormatter(logging.Formatter):
+    """Formats time, level and message; nothing in a line is obeyed by a terminal, and nothing forges a second one."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname).1s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and an exception's lines two further in."""
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record)
+        lines = [printable(self.formatMessage(record))]
+        if record.exc_info:
+            lines += [f"  {printable(line)}" for line in self.formatException(record.exc_info).split("\n")]
+        return "\n".join(lines)
 
 
 class JsonFormatter(logging.Formatter):

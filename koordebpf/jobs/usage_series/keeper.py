@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from koordebpf.clock import Due
 from koordebpf.collect.scope import folder_of
-from koordebpf.jobs.series.snapshot import SnapshotWriter, restore_series
+from koordebpf.jobs.usage_series.snapshot import SnapshotWriter, restore_series
 from koordebpf.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from koordebpf.state.series.store import SeriesCounts
 
 log = logging.getLogger("koordebpf")
-
 SNAPSHOT_NAME = "series.snapshot"
 _SAY_NS = 60 * NS_PER_S
 

@@ -1,1 +1,0 @@
-"""Series that outlive the agent: a snapshot on disk."""

@@ -1,1 +1,0 @@
-"""Metrics of what colocation needs: series, reports, runtime hooks, batch resources."""
