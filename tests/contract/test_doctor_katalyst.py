@@ -19,7 +19,7 @@ from koordebpf.state.pods.requests import RECLAIMED_CPU
 from koordebpf.strategies.katalyst import doctor
 from koordebpf.strategies.katalyst.decide import GATE, KATALYST_EVICTION
 from koordebpf.strategies.katalyst.settings import KatalystSettings
-from koordebpf.tools.doctor import own_sources
+from koordebpf.tools.doctor.checks import own_sources
 from tests.contract.apiserver import Exchange, Server, gives, status
 from tests.contract.eviction_plugin import Plugin
 from tests.support.played_signals import StalledNode
