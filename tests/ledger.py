@@ -45,7 +45,7 @@ MACHINES = {
     "koordebpf/collect/": ("6.1 v1", "6.12 v2"),
     "koordebpf/jobs/": ("6.1 v1", "6.12 v2"),
     "koordebpf/strategies/": ("6.1 v1", "6.12 v2"),
-    "koordebpf/policy/suppress/": ("6.12 writes",),
+    "koordebpf/strategies/cpu_suppress/": ("6.12 writes",),
     "tests/vm/": ("6.1 v2",),
 }
 _MOST_RUNS = 200  # kept until they are taken

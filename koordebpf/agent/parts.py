@@ -10,9 +10,6 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
 from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.agent.strategies.ladder import Ladder
-from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.suppression import Suppression
-from koordebpf.agent.strategies.suppression_wake import SuppressionWake
 from koordebpf.agent.strategies.taint import NodeMarking
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.cpu.sampler import CpuSampler
@@ -38,11 +35,8 @@ class AgentParts:
         kept: the budget, where the next agent finds it.
         emergency: an API server that is lost.
         cpu: measures the CPUs.
-        suppression: of best-effort CPU.
-        wake: wakes it before its time.
         ladder: milder rungs before an eviction.
-        own: writes the files of the other strategies.
-        runners: asked in each round, in this order: those two, then each strategy's own.
+        runners: of strategies, asked in each round, in this order.
         marking: taints the node.
         overdue_kill: kills evicted pods that keep their memory.
         dead_man: kills one while the agent does not run.
@@ -59,10 +53,7 @@ class AgentParts:
     kept: KeptBudget = field(default_factory=lambda: KeptBudget(None))
     emergency: Emergency | None = None
     cpu: CpuSampler | None = None
-    suppression: Suppression | None = None
-    wake: SuppressionWake | None = None
     ladder: Ladder | None = None
-    own: OwnStrategies | None = None
     runners: Sequence[Runner] = ()
     marking: NodeMarking | None = None
     overdue_kill: Actuator | None = None

@@ -89,7 +89,6 @@ class GuardWatch:
 def _tick_settings(config: AgentConfig, *, kills_overdue: bool) -> TickSettings:
     return TickSettings(
         eviction=config.eviction,
-        suppress=config.suppress,
         strategies=config.strategies,
         guards=config.guards,
         emergency=config.emergency,
@@ -110,7 +109,7 @@ class Rounds:
     def __init__(self, config: AgentConfig, parts: AgentParts, pace: Pace) -> None:
         self.evictions = Evictions(config, parts, pace)
         self.guards = GuardWatch(config, parts.measuring.watch, parts.clock)
-        self.suppressed_view: NodeView | None = None  # of the last round that held CPU
+        self.cpu_view: NodeView | None = None  # of the last round that strategies of the CPUs were asked in
         self._config = config
         self._parts = parts
         self._known = parts.measuring.known
@@ -119,15 +118,14 @@ class Rounds:
         self._started_ns = parts.clock.now_ns()
         self._is_count_due = False  # of the pods that may be evicted: it waits for a look at the CPUs
 
-    def run(self, now_ns: int, measured: Measured, woken_by: str | None) -> RoundEnd:
+    def run(self, now_ns: int, measured: Measured) -> RoundEnd:
         """Decide on a full measurement and carry the decision out.
 
         Args:
             now_ns: begin of the tick.
             measured: the node.
-            woken_by: in words, where a burst has started this round before its time.
         """
-        tick, view = self._framed(now_ns, measured, woken_by)
+        tick, view = self._framed(now_ns, measured)
         tick, decision = self._decided(tick, view)
         ladder = self._parts.ladder
         if decision.carried:
@@ -142,6 +140,8 @@ class Rounds:
         if self._parts.dead_man:
             above, clock = self._parts.measuring.watch.index.above, self._parts.clock
             self._parts.dead_man.choose(tick, view, decision.holding, above, clock.now_ns())
+        if tick.has_cpu:
+            self.cpu_view = view
         self._carry_out_strategies(view, decision)
         self._parts.sinks.publish(RoundEnded(tick, view, decision, signal_state(self._parts.measuring.watch)))
         self._report(view)
@@ -151,8 +151,6 @@ class Rounds:
         parts, memory = self._parts, self.evictions.memory
         for each in parts.runners:
             each.carry_out(decision.strategies, view)
-        if decision.suppress:
-            self.suppressed_view = view
         if parts.marking:
             parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
 
@@ -183,7 +181,7 @@ class Rounds:
         self._parts.sinks.publish(event)
 
     # The round's frame and the view that it stands for. Pods whose memory is back are no longer counted on.
-    def _framed(self, now_ns: int, measured: Measured, woken_by: str | None) -> tuple[TickFrame, NodeView]:
+    def _framed(self, now_ns: int, measured: Measured) -> tuple[TickFrame, NodeView]:
         known, parts = self._known, self._parts
         frame = self._frame(measured)
         tick = TickFrame(
@@ -192,9 +190,8 @@ class Rounds:
             guards=_NO_FACTS,
             is_round_due=self._pace.is_round_due(now_ns),
             has_cpu=parts.cpu is not None and measured.cpu is not None and known.is_whole,
-            woken_by=woken_by,
             ladder=parts.ladder.memory if parts.ladder else None,
-            states=dict(parts.own.states) if parts.own else {},
+            states={name: state for each in parts.runners for name, state in each.states.items()},
         )
         view = self.evictions.settle(tick_view(tick, known.facts))
         source = parts.measuring.watch.source
@@ -217,12 +214,7 @@ class Rounds:
             executor=self._config.executor,
             wall_s=self._parts.clock.wall_s(),
         )
-        return replace(
-            in_force(frame, known),
-            ownPodUid=self._parts.own_pod_uid,
-            startedNs=self._started_ns,
-            suppression=self._parts.suppression.state if self._parts.suppression else None,
-        )
+        return replace(in_force(frame, known), ownPodUid=self._parts.own_pod_uid, startedNs=self._started_ns)
 
     # The decision, and the frame that it was made from: where a rung is not possible here, another step is decided on.
     def _decided(self, tick: TickFrame, view: NodeView) -> tuple[TickFrame, TickDecision]:

@@ -32,8 +32,6 @@ from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.agent.strategies.ladder import Ladder, open_ladder
 from koordebpf.agent.strategies.node_writer import open_node_writer
 from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.suppression import Suppression
-from koordebpf.agent.strategies.suppression_wake import open_wake
 from koordebpf.agent.strategies.taint import open_node_marking
 from koordebpf.agent.tick import Agent
 from koordebpf.agent.warning import open_eviction_hooks, open_foresight
@@ -187,7 +185,6 @@ def _open_agent(
     sinks, metrics, recent = _open_sinks(config, measuring, acting, actions, stack, dry_run=executor.is_dry_run)
     writer = open_node_writer(config.writer, folder, sinks.publish_change, loop, stack, config.feature_gates)
     cpu = stack.enter_context(closing(CpuSampler(watch, measuring.series, config.wake.burst_window_ns)))
-    suppression = stack.enter_context(closing(Suppression(config.suppress, writer, folder, metrics.suppression)))
     kill = open_kill(config, executor, by_cgroup, executors)
     ladder = open_ladder(
         config, scope, watch.index, writer, stack, kill=kill, tell=sinks.publish_change, wake=loop.wake
@@ -202,6 +199,7 @@ def _open_agent(
         publish=sinks.publish,
         metrics=metrics,
         stack=stack,
+        cpu=cpu,
     )
     own = stack.enter_context(closing(OwnStrategies(writer, folder)))
     parts = AgentParts(
@@ -215,11 +213,8 @@ def _open_agent(
         kept=_open_budget(acting, stack),
         emergency=emergency,
         cpu=cpu,
-        suppression=suppression,
-        wake=open_wake(config.wake, watch.index, cpu, suppression, loop, metrics.suppression.wake, stack),
         ladder=ladder,
-        own=own,
-        runners=(suppression, own, *_open_runners(node, recent, sinks, ladder)),
+        runners=_open_runners(node, own, recent, sinks, ladder),
         marking=open_node_marking(config, stack),
         overdue_kill=open_overdue_kill(config, executor),
         dead_man=open_dead_man(config, scope, metrics, acts=config.enforce and acting is not None),
@@ -229,15 +224,20 @@ def _open_agent(
     return agent, sinks, executor, node
 
 
-def _open_runners(node: NodeContext, recent: Recent, sinks: Sinks, ladder: Ladder | None) -> tuple[Runner, ...]:
+# Those that write their strategy's files come first, as the strategies do.
+def _open_runners(
+    node: NodeContext, own: OwnStrategies, recent: Recent, sinks: Sinks, ladder: Ladder | None
+) -> tuple[Runner, ...]:
     runners, writer = open_runners(node), node.writer
+    own.leave({each.writes for each in runners if each.writes is not None})
     node.metrics.node.file_writes += [lambda: writer.counts, *([lambda: ladder.reclaims] if ladder else [])]
     node.metrics.node.strategies += [each.families for each in runners]
     node.measuring.beside.parts = [each.checks for each in runners]
     recent.explain += [each.explain for each in runners]
     for sink in filter(None, (each.sink for each in runners)):
         sinks.add(sink)
-    return runners
+    writing = [each for each in runners if each.writes is not None]
+    return (*writing, own, *(each for each in runners if each.writes is None))
 
 
 def _own_pod_uid() -> str | None:

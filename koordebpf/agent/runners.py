@@ -32,10 +32,10 @@ def openers(node: NodeContext) -> Iterator[Open]:
         yield open_resctrl_monitor
 
 
-# What one that was killed has left is put back with the gate off, too.
+# What an agent before this one has left is put back with the gate off, too.
 def _has_runner(strategy: Strategy[Any, Any, Any], node: NodeContext) -> bool:
     has_left = node.folder is not None and strategy.record is not None and (node.folder / strategy.record).exists()
-    return has_left or strategy.is_asked(node.config.feature_gates)
+    return has_left or node.config.feature_gates.get(strategy.gate, False)
 
 
 def open_runners(node: NodeContext) -> tuple[Runner, ...]:

@@ -46,7 +46,6 @@ class Agent:
         )
         self._rounds = Rounds(config, parts, self._pace)
         self._evicts_for_cpu = are_on(config.feature_gates, CPU)
-        self._woken_by: str | None = None  # why best-effort pods are held before their time
         self._wants_cpu = False  # the CPUs are measured before their time
         self._cpus = os.cpu_count() or 1  # as of the last full measurement: it is a file of sysfs
         self._threshold: int | None = None  # as of the last tick: how exactly the next sample has to look
@@ -68,17 +67,15 @@ class Agent:
         self._threshold = threshold = self._threshold_of(node)
         is_above = self._pace.sampled(node, threshold, now_ns, self._parts.clock.now_ns())
         if measured or (is_above and self._pace.is_round_due(now_ns)):
-            node, is_above = self._rounds.run(now_ns, measured or self._measure(now_ns, node), self._woken_by)
+            node, is_above = self._rounds.run(now_ns, measured or self._measure(now_ns, node))
         self._parts.sinks.publish(TickEnded(self._parts.clock.now_ns()))
         then_ns = self._parts.clock.now_ns()
         waits = self._rounds.evictions.is_waiting(then_ns)
         due_ns = self._pace.due_ns(
             now_ns, then_ns, node, threshold, is_above=is_above, is_waiting=waits, cpus=self._cpus
         )
-        if self._parts.wake:
-            due_ns = min(due_ns, self._parts.wake.due_ns or due_ns)
-        if self._parts.own:
-            due_ns = min(due_ns, self._parts.own.wake_at_ns or due_ns)
+        for each in self._parts.runners:
+            due_ns = min(due_ns, each.due_ns(now_ns) or due_ns)
         return min(due_ns, self._parts.ladder.due_ns(now_ns) or due_ns) if self._parts.ladder else due_ns
 
     @property
@@ -103,13 +100,10 @@ class Agent:
 
     # Rounds that are due before their time.
     def _take_wakes(self, now_ns: int) -> None:
-        wake, own = self._parts.wake, self._parts.own
-        self._woken_by = wake.look(now_ns) if wake else None
         due = [each for each in self._parts.runners if each.take_due(now_ns)]
-        if self._woken_by or due or (own and own.is_due(now_ns)):
+        if due:
             self._pace.want_full(now_ns)
-        wants_cpu = self._woken_by is not None or any(each.needs_cpu for each in due)
-        self._wants_cpu = bool(own and own.take_cpu(now_ns)) or wants_cpu
+        self._wants_cpu = any(each.needs_cpu for each in due)
 
     def _take_in(self) -> None:
         # What happened since the last tick: kernel records, answers of executors, changes of the cluster.
@@ -152,7 +146,7 @@ class Agent:
         # A round during a crossing has no time for the CPUs, and those that wait for memory to come back need none.
         if self._parts.cpu and sampled is None and (self._pace.take_cpu(now_ns, is_waiting=waits) or self._wants_cpu):
             cpu = self._parts.cpu.measure(
-                measured.now_ns, self._known, self._rounds.suppressed_view, each_pod=self._evicts_for_cpu
+                measured.now_ns, self._known, self._rounds.cpu_view, each_pod=self._evicts_for_cpu
             )
             measured = replace(measured, cpu=cpu)
         for each in self._parts.runners:

@@ -21,7 +21,7 @@ With --diff, --set or --feature-gates the frame is decided twice, as it is and u
 and what changes stands side by side.
 
 Beside the evictions it shows what best-effort pods would be left of the CPUs: which amount, out of what, and which
-files would be written. Without the frame's `suppression` that is the first decision of an agent that has just
+files would be written. Where the frame has no state of it, that is the first decision of an agent that has just
 started. Of each other strategy whose feature gate is on it shows why, what it would write, and of which pods it
 would take memory or move tasks. In a frame of `top --frame` each of them is due; in a round of an agent those are
 that measured in it, most each 10 s. With a --config whose deadMan.action is count or kill it shows whom the dead

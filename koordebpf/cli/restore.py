@@ -13,14 +13,14 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
-from koordebpf.agent.lifecycle.handover import forget_kept, is_succeeded
-from koordebpf.agent.lifecycle.node_lock import is_held
 from koordebpf.cli.echo import echo
 from koordebpf.cli.inputs import run_dir_option
 from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.cgroup.freezer import thaw
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy
 from koordebpf.kernel.io.degraded import reason_of
+from koordebpf.store.handover import forget_kept, is_succeeded
+from koordebpf.store.node_lock import is_held
 from koordebpf.store.wal import IN_FLIGHT_PATH, read_in_flight
 from koordebpf.strategies.hooks.tasks import CoreCookies, OomScores
 from koordebpf.strategies.hooks.values import COOKIES, SCORES

@@ -27,7 +27,7 @@ def frame_of(
     """Return what a decision at this moment rests on but for earlier evictions, as one value; nothing is copied."""
     known = state or _NOTHING_REPORTED
     return Frame(
-        schema="koordebpf.frame/v2",
+        schema="koordebpf.frame/v3",
         measured=measured,
         pods=known.pods,
         node=known.node,

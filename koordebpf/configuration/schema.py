@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -89,6 +89,11 @@ def settings() -> tuple[Setting, ...]:
     found = list(_settings_of(AgentConfig(), (), ""))
     order = list(dict.fromkeys(setting.path.partition(".")[0] for setting in found))
     return tuple(sorted(found, key=lambda setting: order.index(setting.path.partition(".")[0])))
+
+
+def sections_of(fields: Collection[str]) -> frozenset[str]:
+    """Return the sections of the file that have settings of these fields of AgentConfig."""
+    return frozenset(each.path.partition(".")[0] for each in settings() if each.field[0] in fields)
 
 
 def _settings_of(of: msgspec.Struct, field: tuple[str, ...], path: str) -> Iterator[Setting]:

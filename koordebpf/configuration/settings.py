@@ -24,14 +24,13 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
-from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.suppress.wake import WakeSettings
 from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.view import ExecutorName
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.shadow.settings import ShadowSettings
+from koordebpf.strategies.cpu_suppress.values import WakeSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 SourceName = Literal["file", "kubelet", "api"]
@@ -139,7 +138,6 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     compat: Compat = "none"
     eviction: EvictSettings = EvictSettings()
     guards: GuardLimits = GuardLimits()
-    suppress: SuppressSettings = SuppressSettings()
     strategies: StrategySettings = StrategySettings()
     wake: WakeSettings = WakeSettings()
     writer: WriterSettings = WriterSettings()

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.configuration.file import API_VERSION, KIND, read_config
+from koordebpf.configuration.schema import sections_of
 from koordebpf.configuration.settings import with_values
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.decision.what_if.variant import Variant
@@ -19,7 +20,7 @@ from koordebpf.state.view import Frame
 from koordebpf.state.what_if import parse_field
 from koordebpf.store.shadow.settings import ShadowSettings
 
-_SECTIONS = ("eviction", "guards", "strategies", "suppress")  # those that decide, but for what a NodeSLO says
+_FIELDS = ("eviction", "guards", "strategies")  # of the settings those that decide, but for what a NodeSLO says
 _GATES = "featureGates"
 
 
@@ -27,7 +28,7 @@ def variant_of(name: str, settings: Mapping[str, Any], place: str) -> Variant:
     """Return a configuration in which these settings differ, each by its name.
 
     That is `FIELD` or `resourceUsedThresholdWithBE.FIELD` of the NodeSLO, `featureGates.NAME`, or the agent's own as in
-    its configuration file, below `eviction`, `guards`, `strategies` or `suppress`.
+    its configuration file, below `eviction`, `guards`, `strategies` or a strategy's own section.
 
     Args:
         name: of the configuration.
@@ -39,7 +40,7 @@ def variant_of(name: str, settings: Mapping[str, Any], place: str) -> Variant:
     fields: dict[str, Any] = {}
     document: dict[str, Any] = {}
     for path, value in settings.items():
-        if path.partition(".")[0] in (*_SECTIONS, _GATES):
+        if path.partition(".")[0] in (*sections_of(_FIELDS), _GATES):
             _put(document, path.split("."), value)
         else:
             field, _ = parse_field(f"{path}=")
@@ -48,7 +49,7 @@ def variant_of(name: str, settings: Mapping[str, Any], place: str) -> Variant:
     given = read_config(place, raw)
 
     def change(was: TickSettings) -> TickSettings:
-        sections = {each: with_values(getattr(was, each), given[each]) for each in _SECTIONS if each in given}
+        sections = {each: with_values(getattr(was, each), given[each]) for each in _FIELDS if each in given}
         return replace(was, **sections) if sections else was
 
     return Variant(name, fields, given.get("feature_gates", {}), change)
@@ -61,7 +62,7 @@ def checked_variant(name: str, settings: Mapping[str, Any], place: str) -> Varia
     """
     variant = variant_of(name, settings, place)
     node = NodeMeasure(scope="machine", total_bytes=0, used_bytes=None)
-    frame = Frame(schema="koordebpf.frame/v2", measured=Measured(now_ns=0, since_ns=0, node=node))
+    frame = Frame(schema="koordebpf.frame/v3", measured=Measured(now_ns=0, since_ns=0, node=node))
     facts = GuardFacts(now_ns=0, source="file", pods_synced_ns=None)
     try:
         variant.applied(TickFrame(frame=frame, settings=TickSettings(), guards=facts))

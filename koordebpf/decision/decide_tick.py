@@ -21,8 +21,6 @@ from koordebpf.policy.ladder.climb import LadderStep
 from koordebpf.policy.ladder.escalation import LadderMemory, escalate
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.strategy import Decision
-from koordebpf.policy.suppress.round import SuppressPlan
-from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS, SuppressDecision
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.pods.exemptions import judged
@@ -62,12 +60,6 @@ class TickDecision(msgspec.Struct, frozen=True):
     strategies: dict[str, Decision[Any]] = {}
 
     @property
-    def suppress(self) -> SuppressPlan | None:
-        """What best-effort pods may have of the CPUs; None: that is not judged in this round."""
-        found = self.strategies.get(BE_CPU_SUPPRESS.name)
-        return found.plan if isinstance(found, SuppressDecision) else None
-
-    @property
     def is_short(self) -> bool:
         """Whether any feature asks for an eviction."""
         return any(feature.verdict.fires for feature in self.plan.features)
@@ -83,8 +75,7 @@ def tick_view(tick: TickFrame, facts: Sequence[PodFacts] | None = None) -> NodeV
 
     Raises:  ConfigError: a NodeSLO, ConfigMap or quantity in the frame is unusable.
     """
-    view = _view(tick.frame, tick, facts)
-    return replace(view, woken_by=tick.woken_by) if tick.woken_by else view
+    return _view(tick.frame, tick, facts)
 
 
 def decide_tick(tick: TickFrame, view: NodeView, facts: Sequence[PodFacts] | None = None) -> TickDecision:
@@ -96,8 +87,7 @@ def decide_tick(tick: TickFrame, view: NodeView, facts: Sequence[PodFacts] | Non
         facts: as in `view_of_frame`.
     """
     settings = tick.settings
-    states = {BE_CPU_SUPPRESS.name: tick.frame.suppression, **tick.states}
-    decisions = decide_strategies(view, states, settings, has_cpu=tick.has_cpu)
+    decisions = decide_strategies(view, tick.states, settings, has_cpu=tick.has_cpu)
     lost = _lost_sentence(tick)
     if lost:
         plan = decide(_without_server(tick, facts), settings.eviction)

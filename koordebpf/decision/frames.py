@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _V1: Final = "koordebpf.frame/v1"
 _V2: Final = "koordebpf.frame/v2"
+_V3: Final = "koordebpf.frame/v3"
 # Field of `measured` in koordebpf.frame/v1 → its part.
 _V1_PARTS: Final = {
     "katalyst": "katalystEviction",
@@ -32,6 +33,11 @@ _V1_PARTS: Final = {
     "memory_qos": "memoryQos",
     "page_cache": "bePageCacheSuppress",
 }
+# Where koordebpf.frame/v2 had what a strategy decides from, of which each now has its own: its name.
+_V2_STATES: Final = {"suppression": "suppress"}  # field of a frame → of `states`
+_V2_SETTINGS: Final = {"suppress": "suppress"}  # field of a round's settings → of their `strategies`
+_V3_SETTINGS: Final = b'"strategies":{"suppress":{'  # as every one has them since
+_V2_PARTS: Final = {"woken_by": "suppress"}  # field of a round → part of `measured`, which has a field of that name
 
 
 def decode_frame(raw: bytes, path: str) -> Frame:
@@ -45,7 +51,7 @@ def decode_frame(raw: bytes, path: str) -> Frame:
 
 
 def decode_json(raw: bytes, path: str, as_type: type[T]) -> T:
-    """Return JSON as a frame, a round or what else holds one, also of koordebpf.frame/v1.
+    """Return JSON as a frame, a round or what else holds one, also of koordebpf.frame/v1 and v2.
 
     Raises: ConfigError: names the JSON path, the value and the rule.
     """
@@ -68,8 +74,18 @@ def decode_msgpack(raw: bytes, as_type: type[T]) -> T:
 
 
 def upgraded_json(raw: bytes) -> bytes:
-    """Return JSON that is or holds a frame of koordebpf.frame/v1 as what it is today; what holds none as it is."""
+    """Return JSON that is or holds a frame of koordebpf.frame/v1 or v2 as it is today; what holds none as it is."""
     return _upgraded(raw, msgspec.json.decode, msgspec.json.encode)
+
+
+def upgraded_settings_json(raw: bytes) -> bytes:
+    """Return a JSON object that has a round's settings, as rounds of koordebpf.frame/v2 had them or as they are."""
+    if _V3_SETTINGS in raw:
+        return raw
+    whole = msgspec.json.decode(raw)
+    if isinstance(whole, dict) and isinstance(settings := whole.get("settings"), dict):
+        _moved(settings, _V2_SETTINGS, settings, "strategies")
+    return msgspec.json.encode(whole)
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -132,22 +148,40 @@ def _typed(kind: type[Any], given: Any) -> MeasuredParts:
 
 # A frame may be the whole, of a round, or of a line with the decision on the round.
 def _upgraded(raw: bytes, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> bytes:
-    if _V1.encode() not in raw:
+    if _V1.encode() not in raw and _V2.encode() not in raw:
         return raw
     try:
         whole = decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return raw  # and what is wrong with it is found by its type
-    each = whole
-    for key in ("tick", "frame"):
-        each = each.get(key, each) if isinstance(each, dict) else None
-    if not isinstance(each, dict) or each.get("schema") != _V1:
+    round_ = whole.get("tick", whole) if isinstance(whole, dict) else None
+    frame = round_.get("frame", round_) if isinstance(round_, dict) else None
+    if not isinstance(round_, dict) or not isinstance(frame, dict) or frame.get("schema") not in (_V1, _V2):
         return raw
-    each["schema"], measured = _V2, each.get("measured")
-    if isinstance(measured, dict):
-        parts = {part: measured.pop(field) for field, part in _V1_PARTS.items() if field in measured}
-        measured["parts"] = {part: value for part, value in parts.items() if value is not None}
+    measured = frame.get("measured")
+    if frame["schema"] == _V1 and isinstance(measured, dict):
+        _moved(measured, _V1_PARTS, measured, "parts")
+        measured.setdefault("parts", {})
+    frame["schema"] = _V3
+    _moved(frame, _V2_STATES, round_, "states")
+    if round_ is not frame:
+        _moved_of_round(round_, measured)
     return encode(whole)
+
+
+def _moved_of_round(round_: dict[str, Any], measured: Any) -> None:
+    if isinstance(settings := round_.get("settings"), dict):
+        _moved(settings, _V2_SETTINGS, settings, "strategies")
+    for field, part in _V2_PARTS.items():
+        if (value := round_.pop(field, None)) is not None and isinstance(measured, dict):
+            measured.setdefault("parts", {})[part] = {field: value}
+
+
+# Takes fields away from where they were, and puts those that are set below one name.
+def _moved(there: dict[str, Any], names: Mapping[str, str], below: dict[str, Any], name: str) -> None:
+    found = {new: there.pop(old) for old, new in names.items() if old in there}
+    if found := {new: value for new, value in found.items() if value is not None}:
+        below[name] = {**(below.get(name) or {}), **found}
 
 
 def _refuse_namespaces_that_are_there_twice(frame: Frame, path: str) -> None:

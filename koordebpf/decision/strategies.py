@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from koordebpf.errors import ConfigError, rule_and_place
 from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.strategy import Decision, Empty, Strategy, off
-from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS
 from koordebpf.slo.feature_gates import KOORDLET_GATES
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.block_io.decide import BLOCK_IO
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST
+from koordebpf.strategies.cpu_suppress.decide import BE_CPU_SUPPRESS
 from koordebpf.strategies.hooks.decide import RUNTIME_HOOKS
 from koordebpf.strategies.katalyst.decide import KATALYST_EVICTION
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
@@ -64,8 +65,9 @@ OWN_GATES: Mapping[str, bool] = {name: is_on for name, is_on in FEATURE_GATES.it
 PARTS: Mapping[str, type[Any]] = {each.part: each.measured for each in STRATEGIES if each.measured is not None}
 # The files of the kernel that each needs, by its feature gate.
 KERNEL_FILES = tuple((each.gate, file) for each in STRATEGIES for file in each.needs)
-# Without those of eviction and of suppression.
-OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.shared_section not in ("eviction", "suppress"))
+# Without those of eviction.
+OWN_STRATEGIES = tuple(each for each in STRATEGIES if each.shared_section != "eviction")
+STRATEGY_OF: Mapping[str, Strategy[Any, Any, Any]] = {each.name: each for each in STRATEGIES}
 _SECTIONS = "strategies."
 # By the name of a section; those that several share come last.
 _SETTINGS: Mapping[str, type[msgspec.Struct]] = {
@@ -101,7 +103,13 @@ def reads_cnr(feature_gates: Mapping[str, bool]) -> bool:
 
 def taken_over(feature_gates: Mapping[str, bool]) -> frozenset[str]:
     """Return the names of those that are on and continue from what the agent before wrote."""
-    return frozenset(each.name for each in STRATEGIES if each.is_taken_over and feature_gates.get(each.gate))
+    on = (each for each in STRATEGIES if feature_gates.get(each.gate, each.is_on))
+    return frozenset(each.name for each in on if each.is_taken_over)
+
+
+def stays_at_exit(sections: Any) -> bool:
+    """Tell whether any strategy leaves what it wrote to a successor that no agent has announced."""
+    return any(each.stays_at_exit(settings_of(each, sections)) for each in STRATEGIES)
 
 
 def section_of(strategy: Strategy[Any, Any, Any]) -> str | None:
@@ -112,7 +120,7 @@ def section_of(strategy: Strategy[Any, Any, Any]) -> str | None:
 
 
 def settings_of(strategy: Strategy[Any, Any, Any], sections: Any) -> Any:
-    """Return a strategy's settings out of `eviction`, `suppress` and `strategies` of a configuration."""
+    """Return a strategy's settings out of `eviction` and `strategies` of a configuration."""
     if strategy.settings is Empty:
         return Empty()
     return attrgetter(strategy.shared_section or f"{_SECTIONS}{strategy.name}")(sections)
@@ -128,6 +136,7 @@ def decide_strategies(
         states: what each one remembers, by name, as it is or as JSON has it; of one that is left out, nothing.
         sections: of a configuration, as `settings_of` takes them.
         has_cpu: the CPUs were measured, and pods and Node are known.
+    Raises:  ConfigError: what one remembers is not of its type.
     """
     decisions: dict[str, Decision[Any]] = {}
     for strategy in STRATEGIES:
@@ -147,4 +156,10 @@ def _state(strategy: Strategy[Any, Any, Any], states: Mapping[str, Any]) -> Any:
     state = states.get(strategy.name)
     if state is None:
         return strategy.state()
-    return state if isinstance(state, strategy.state) else msgspec.convert(state, strategy.state)
+    if isinstance(state, strategy.state):
+        return state
+    try:
+        return msgspec.convert(state, strategy.state)
+    except msgspec.ValidationError as error:
+        rule, place = rule_and_place(error)
+        raise ConfigError(f"states.{strategy.name}{place}", state, rule) from error

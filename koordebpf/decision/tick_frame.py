@@ -12,7 +12,6 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.emergency import EmergencySettings
 from koordebpf.policy.guards.rules import GuardLimits
 from koordebpf.policy.ladder.escalation import LadderMemory
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import Frame
 
@@ -21,7 +20,6 @@ class TickSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The agent's settings that a round reads. `kill_after_ns` None: a pod that is overdue is not killed."""
 
     eviction: EvictSettings = EvictSettings()
-    suppress: SuppressSettings = SuppressSettings()
     strategies: StrategySettings = StrategySettings()
     guards: GuardLimits = GuardLimits()
     emergency: EmergencySettings = EmergencySettings()
@@ -33,10 +31,9 @@ class TickFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     `is_round_due`   a shortage may be acted on now; else it is only judged.
     `has_cpu`        the CPUs were measured, and pods and Node are known: strategies that need them are asked.
-    `woken_by`       in words, where a burst has started this round before its time.
     `evicted`        pods that are killed when they are overdue.
     `ladder`         None: there is no ladder.
-    `states`         what each strategy remembers, by name; of suppression the frame has it.
+    `states`         what each strategy remembers, by name.
     `listed_cgroups` cgroup of each pod, by UID, as of the last good list of pods, while the API server is lost; None:
                      it is not, or nothing is done without it.
     """
@@ -47,7 +44,6 @@ class TickFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     guards: GuardFacts
     is_round_due: bool = True
     has_cpu: bool = False
-    woken_by: str | None = None
     evicted: EvictedPods = EvictedPods()
     ladder: LadderMemory | None = None
     states: dict[str, Any] = {}

@@ -20,6 +20,7 @@ from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
 from koordebpf.state.view import KillerName, NodeView
 
 GATE_OFF = "gate_off"
+KEPT = "suppression.json"  # in an agent's folder: what it leaves to the next one, which removes it when it continues
 
 Ranking = tuple[tuple[Candidate, ...], tuple[Excluded, ...]]
 M = TypeVar("M")  # what is measured for a strategy
@@ -87,9 +88,30 @@ class Decision(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     conditions: tuple[str, ...] = ()
     wake_at_ns: int | None = None
 
+    @property
+    def way(self) -> str | None:
+        """By which of several ways it acts, in a word: where that changes, its files are news. None: there is one."""
+        return None
+
     def pod_actions(self, view: NodeView) -> tuple[PodAction, ...]:
         """Return what is done to pods beside cgroup files, in the order of the decision; `view` names them."""
         return ()
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """What a decision rests on, for people: fields of a strategy's own, and how pages show them."""
+
+    def blocks(self) -> list[list[str]]:
+        """Return its part of a plan's page. Lines may be as long as they are: the page wraps them."""
+        return []
+
+    def cells(self) -> Mapping[str, str]:
+        """Return what is compared of two decisions, by name; both have the same names, in one order."""
+        return {}
+
+    def done(self) -> str | None:
+        """Return what it does, for the first sentence of a plan; None: nothing."""
+        return None
 
 
 class Strategy(abc.ABC, Generic[M, S, C]):
@@ -108,12 +130,15 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     `state`             a type with a default for each field.
     `is_taken_over`     what it wrote stays where an agent stands by: that one continues from there.
     `decides_when_off`  it is asked while its gate is off, too, and reads the gate itself.
+    `undoes_itself`     its decision has what files hold without it: those that it names no more are left as they are.
     `reads_eviction`    it is given section `eviction`, too: it chooses pods that those settings may protect.
     `may_choose_any`    it may ask for any pod, whatever its labels and priority say.
     `reads_cnr`         it decides from the node's CustomNodeResource, which no other feature reads.
     `keeps_time`        what it remembers says when it is due next: a frame of one moment is without that.
     `annotations`       of pods, that its decision reads by their own names; `labels` the same. Recordings keep them.
     `needs`             files of the kernel and what it does with each: for `koordebpf doctor`, and a table of kernels.
+    `explanation`       the type of what `explained` returns; None: the reason and the files say it all.
+    `is_logged_by_round` its files are hundreds and change with the load: they are logged once a round, and rarely.
     `record`            a file in the agent's folder: what it has changed other than cgroup files. Where an agent that
                         was killed has left it, its runner is opened to put that back, with the gate off, too.
     `needs_cpu`         it is asked in rounds that measured the CPUs, once pods and Node are known. A round that it asks
@@ -130,6 +155,7 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     decides_when_off: bool = False
     is_taken_over: bool = False
     needs_cpu: bool = False
+    undoes_itself: bool = False
     reads_eviction: bool = False
     may_choose_any: bool = False
     reads_cnr: bool = False
@@ -140,6 +166,8 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     labels: frozenset[str] = frozenset()
     needs: tuple[KernelFile, ...] = ()
     record: str | None = None
+    explanation: type[Explanation] | None = None
+    is_logged_by_round: bool = False
 
     def is_asked(self, feature_gates: Mapping[str, bool]) -> bool:
         """Tell whether it decides: its gate is on, or it reads the gate itself."""
@@ -157,6 +185,14 @@ class Strategy(abc.ABC, Generic[M, S, C]):
     def executors_named(self, settings: C) -> Iterable[NamedExecutor]:
         """Return the executors that these settings name for pods that it asks for."""
         return ()
+
+    def explained(self, made: Decision[S], view: NodeView) -> Explanation | None:
+        """Return what a decision on this view rests on, of the type `explanation`."""
+        return None
+
+    def stays_at_exit(self, settings: C) -> bool:
+        """Tell whether what it wrote is left to a successor that no agent has announced, where a process may wait."""
+        return False
 
     @property
     def run_module(self) -> str:

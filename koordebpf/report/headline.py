@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from msgspec import UNSET
+
 from koordebpf.decision.node_plan import NodePlan
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.units import format_millicpu
 
 _NOTHING = "no action: "
 _NOT_CONFIG = re.compile(r"(\w+(?: or \w+)*) not config\b")
@@ -15,7 +16,7 @@ _FIELDS = {name.lower(): name for name in ResourceThresholdStrategy.__struct_fie
 
 def headline(plan: NodePlan) -> str:
     """Return the plan's sentence; where nothing is evicted, what else would be done stands before it."""
-    done = [*_suppressed(plan), *_written(plan), *_acted_on(plan)]
+    done = [*_explained(plan), *_written(plan), *_acted_on(plan)]
     if not done or any(feature.victims for feature in plan.features) or not plan.sentence.startswith(_NOTHING):
         return plain_words(plan.sentence)
     return f"{'; '.join(done)}; no eviction: {plain_words(plan.sentence.removeprefix(_NOTHING))}"
@@ -36,17 +37,14 @@ def _field(name: str) -> str:
     return _FIELDS.get(name.lower(), name)
 
 
-def _suppressed(plan: NodePlan) -> list[str]:
-    decision, differences = plan.suppression.decision, plan.suppression.differences
-    if decision.skipped or not differences:
-        return []
-    if decision.held_millicpu is None:
-        return ["lifts what best-effort pods were limited to"]
-    return [f"limits best-effort pods to {format_millicpu(decision.held_millicpu)}"]
+def _explained(plan: NodePlan) -> list[str]:
+    explained = [each.explained for each in plan.strategies.values() if each.explained is not UNSET]
+    return [done for each in explained if (done := each.done()) is not None]
 
 
 def _written(plan: NodePlan) -> list[str]:
-    counts = {name: len(each.writes) + len(each.sysctls) for name, each in plan.strategies.items()}
+    others = {name: each for name, each in plan.strategies.items() if each.explained is UNSET}
+    counts = {name: len(each.writes) + len(each.sysctls) for name, each in others.items()}
     return [f"{name} writes {count} file{'s' if count > 1 else ''}" for name, count in counts.items() if count]
 
 

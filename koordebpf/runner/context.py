@@ -13,6 +13,7 @@ import msgspec
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.clock import Due
+from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import settings_of
 from koordebpf.kernel.io.loop import Loop
@@ -31,6 +32,7 @@ class NodeContext:
     Args:
         config: the agent's.
         measuring: the node, the cluster as it is known, and the series.
+        cpu: measures the CPUs; None: nothing does.
         loop: what is opened may watch an fd, or wake it from another thread.
         stack: closes what was opened.
         writer: of cgroup files.
@@ -54,6 +56,7 @@ class NodeContext:
     publish: Callable[[Event], None]
     want_round: Callable[[], None] = lambda: None
     other_folder: Path | None = None
+    cpu: CpuSampler | None = None
 
     @property
     def acts(self) -> bool:

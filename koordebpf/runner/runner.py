@@ -34,19 +34,27 @@ class Runner:
 
     `what`       it is about, in the log: "block IO".
     `needs_cpu`  a round that it asks for measures the CPUs, too.
+    `writes`     the strategy whose cgroup files it writes itself, by name; None: `OwnStrategies` writes them.
+    `states`     what strategies remember, by name, where it keeps that for them.
     `sink`       takes events of the agent for it; None: it needs none.
     """
 
     needs_cpu = False
+    writes: str | None = None
     sink: Sink | None = None
 
     def __init__(self, what: str) -> None:
         self.what = what
+        self.states: dict[str, Any] = {}
         self._problems = ProblemLog()
 
     def take_due(self, now_ns: int) -> bool:
         """Tell whether a round is to be made before its time; once for each reason."""
         return False
+
+    def due_ns(self, now_ns: int) -> int | None:
+        """Return when it is to be asked again at the latest; None: with the next tick, whenever that is."""
+        return None
 
     def threshold_bytes(self) -> int | None:
         """Return the use of memory from which no round waits for its time; None: it knows of none."""

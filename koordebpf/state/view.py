@@ -26,7 +26,6 @@ from koordebpf.state.measured import (
 )
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.terms import PodTerms
-from koordebpf.state.suppression import SuppressState
 from koordebpf.units import NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # by an Eviction, by the container runtime, by a kill
@@ -92,7 +91,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     an agent its tick has them.
     """
 
-    schema: Literal["koordebpf.frame/v2"]
+    schema: Literal["koordebpf.frame/v3"]
     measured: Measured
     pods: tuple[Pod, ...] = ()
     node: Node | None = None
@@ -110,7 +109,6 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     podDisruptionBudgets: tuple[PodDisruptionBudget, ...] | None = None
     lastCpuEvictNs: NotNegative | None = None  # by a feature that judges CPU; `lastEvictNs`: by one that judges memory
     startedNs: NotNegative | None = None  # when the agent that was running then had started; None: not known
-    suppression: SuppressState | None = None  # what it remembered of suppression; None: as one that has just started
     namespaces: tuple[Namespace, ...] = ()
     strategyInForce: ResourceThresholdStrategy | msgspec.UnsetType | None = msgspec.UNSET
     killed: tuple[str, ...] = ()  # uids of pods that an agent killed and that have had no process since
@@ -163,7 +161,6 @@ class NodeView(msgspec.Struct, frozen=True):
     `allocatable`  node.status.allocatable, memory resources in bytes; None: no Node is known.
     `wall_s`       seconds since the epoch at `now_ns`.
     `namespace_labels`  of each namespace of which they are known.
-    `woken_by`     in words, where a burst has started this round before its time.
     """
 
     frame: Frame
@@ -180,7 +177,6 @@ class NodeView(msgspec.Struct, frozen=True):
     cpu: CpuView | None = None  # None: not measured
     namespace_labels: Mapping[str, Labels] = {}
     killed: frozenset[str] = frozenset()  # as Frame has it
-    woken_by: str | None = None
 
     @property
     def measured(self) -> Measured:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from koordebpf.configuration.checked import agent_config
 from koordebpf.configuration.file import API_VERSION, KIND, file_value, read_config
-from koordebpf.configuration.schema import settings
+from koordebpf.configuration.schema import sections_of, settings
 from koordebpf.configuration.settings import named_gates, with_values
 from koordebpf.decision.dead_man import DeadManSettings, PlannedDeadMan, dead_man_choice
 from koordebpf.decision.frames import check_frame, decode_frame
@@ -23,7 +23,6 @@ from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.guards.rules import GuardLimits, closed_guards
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.manager.field_names import UnknownField
 from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
@@ -43,8 +42,7 @@ from koordebpf.state.what_if import (
 )
 from koordebpf.store.frames import tick_in
 
-# Of the agent's settings those that decide, by section of the file.
-_SECTIONS = {"eviction": "eviction", "suppress": "suppress", "strategies": "strategies", "deadMan": "dead_man"}
+_FIELDS = ("eviction", "strategies", "dead_man")  # of the agent's settings, those that decide
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -55,7 +53,6 @@ class Case(msgspec.Struct, frozen=True):
 
     frame: Frame
     eviction: EvictSettings = EvictSettings()
-    suppress: SuppressSettings = SuppressSettings()
     strategies: StrategySettings = StrategySettings()
     states: dict[str, Any] = {}  # what each strategy remembered when the frame was recorded, by name
     guards: tuple[ClosedGuard, ...] = ()
@@ -69,7 +66,7 @@ class Case(msgspec.Struct, frozen=True):
         Raises:  ConfigError: the frame's NodeSLO, ConfigMap or a quantity in it is unusable.
         """
         view = view_of_frame(self.frame, strict=self.eviction.strict_compat)
-        plan = decide_node(view, self.eviction, self.suppress, self.strategies, self.states)
+        plan = decide_node(view, self.eviction, self.strategies, self.states)
         return replace(plan, guards=self.guards, dead_man=self._dead_man(view))
 
     def _dead_man(self, view: NodeView) -> PlannedDeadMan | None:
@@ -131,7 +128,6 @@ def case_of_tick(tick: TickFrame, path: str) -> Case:
     return Case(
         frame,
         settings.eviction,
-        settings.suppress,
         settings.strategies,
         tick.states,
         guards,
@@ -143,8 +139,8 @@ def case_of_tick(tick: TickFrame, path: str) -> Case:
 def with_file(case: Case, path: str, raw: bytes) -> Case:
     """Return the case under what a file holds: a NodeSLO, the ConfigMap slo-controller-config, or AgentConfiguration.
 
-    Of the last the sections `eviction`, `suppress`, `strategies`, `guards` and `deadMan` count, and the executor and
-    the feature gates that it names.
+    Of the last the sections `eviction`, `guards` and `deadMan` and those of strategies count, and the executor and the
+    feature gates that it names.
 
     Raises:  ConfigError: names the file, the place in it, the value and the rule.
     """
@@ -166,13 +162,13 @@ def with_file(case: Case, path: str, raw: bytes) -> Case:
 def with_entries(case: Case, entries: Sequence[str]) -> Case:
     """Return the case with single settings: fields of resourceUsedThresholdWithBE, or of the agent's own.
 
-    Those are `eviction.…`, `suppress.…`, `strategies.…` and `deadMan.…`.
+    Those are `eviction.…`, `deadMan.…`, `strategies.…` and others of strategies.
 
     Raises:  ConfigError: no such setting, or not its type.
     """
     fields: dict[str, Any] = {}
     for entry in entries:
-        if entry.partition(".")[0] in _SECTIONS:
+        if entry.partition(".")[0] in sections_of(_FIELDS):
             case = _with_agent(case, "--set", _document(entry))
         else:
             name, value = parse_field(entry)
@@ -204,7 +200,7 @@ def case_changes(before: Case, after: Case) -> tuple[Setting, ...]:
     if before.frame.executor != after.frame.executor:
         changed.append(Setting("executor.type", before.frame.executor, after.frame.executor))
     for setting in settings():
-        if setting.field[0] not in _SECTIONS.values():
+        if setting.field[0] not in _FIELDS:
             continue
         was, is_now = (reduce(getattr, setting.field, each) for each in (before, after))
         if was != is_now:
@@ -218,16 +214,13 @@ def case_changes(before: Case, after: Case) -> tuple[Setting, ...]:
 def _with_agent(case: Case, path: str, raw: bytes) -> Case:
     given = read_config(path, raw)
     if path == "--set":
-        return replace(
-            case, **{name: with_values(getattr(case, name), given.get(name, {})) for name in _SECTIONS.values()}
-        )
+        return replace(case, **{name: with_values(getattr(case, name), given.get(name, {})) for name in _FIELDS})
     config = agent_config(given)
     frame = with_gates(case.frame, given.get("feature_gates", {}))
     return replace(
         case,
         frame=replace(frame, executor=given.get("executor", frame.executor)),
         eviction=config.eviction,
-        suppress=config.suppress,
         strategies=config.strategies,
         limits=config.guards,
         dead_man=config.dead_man,

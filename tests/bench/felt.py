@@ -8,7 +8,7 @@ from pathlib import Path
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.suppress.settings import Policy, SuppressSettings
+from koordebpf.strategies.cpu_suppress.values import Policy, SuppressSettings
 from tests.bench.figure import at_least, at_most, figure
 from tests.bench.report import CannotMeasure, Report
 from tests.host.cyclic_probe import Felt

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from koordebpf.agent.strategies.sched_tracing import SchedTracing, open_latency
 from koordebpf.events.run_queue import check_layout
 from koordebpf.kernel.bpf.sched_latency import SchedLatency
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_controllers
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.policy.suppress.wake import MAX_SHIFT, WakeSettings
-from koordebpf.report.prom.wake import WakeMetrics
+from koordebpf.strategies.cpu_suppress.bursts import MAX_SHIFT
+from koordebpf.strategies.cpu_suppress.sched_tracing import SchedTracing, WakeMetrics, open_latency
+from koordebpf.strategies.cpu_suppress.values import WakeSettings
 from koordebpf.units import NS_PER_MS
 from tests.bench.figure import at_most, figure
 from tests.bench.kernel_cost import median_interval

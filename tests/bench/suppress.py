@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from koordebpf.policy.suppress.cpuset import choose_cpus
-from koordebpf.policy.suppress.round import plan_suppress
-from koordebpf.state.suppression import SuppressState
+from koordebpf.strategies.cpu_suppress.choose import choose_cpus
+from koordebpf.strategies.cpu_suppress.plan import plan_suppress
+from koordebpf.strategies.cpu_suppress.values import SuppressState
 from tests.bench.figure import figure
 from tests.bench.report import Report
 from tests.bench.timing import times_ms

@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from koordebpf.act.eviction_hooks.runner import EvictionHooks, Ran
 from koordebpf.act.eviction_hooks.settings import WebhookHook
 from koordebpf.act.writer.change import WriteResult
+from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
@@ -53,11 +54,14 @@ from koordebpf.store.line_sink import LineSink
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.recorder import RecorderCounts
 from koordebpf.store.recorder.values import Pace
+from koordebpf.strategies.cpu_suppress import run as suppress_run
+from koordebpf.strategies.cpu_suppress.run import SuppressionMetrics
 from koordebpf.strategies.memory_qos.decide import MemoryQosDecision
 from koordebpf.strategies.memory_qos.run import MemoryQosRunner
 from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
 from koordebpf.strategies.resctrl.values import MonitoredDomain
 from koordebpf.units import NS_PER_S
+from tests.support.contexts import context_of
 from tests.support.values.builders import frame, pod
 
 # Name → labels. A dashboard or an alert somewhere rests on each of these: a change here is a change for its readers.
@@ -265,11 +269,13 @@ def metrics() -> AgentMetrics:
     pods = tuple(msgspec.structs.replace(each, cpu_used_millicpu=100) for each in seen.pods)
     allocatable = {"kubernetes.io/batch-memory": 4096}
     metrics.indicators.take(msgspec.structs.replace(seen, cpu=cpu, allocatable=allocatable, pods=pods))
-    metrics.suppression.held_millicpu, metrics.suppression.policy = 1500, "cpuset"
+    held = SuppressionMetrics(metrics.koordlet_node)
+    metrics.node.strategies.append(held.families)
+    held.held_millicpu, held.policy = 1500, "cpuset"
     metrics.node.file_writes.append(lambda: Counter({("cpu.quota", WriteResult.WRITTEN): 2}))
-    metrics.suppression.wake.wakes = {("scheduler", "round"): 3}
-    metrics.suppression.wake.cost_ratio, metrics.suppression.wake.sampled_ratio = 0.004, 0.25
-    metrics.suppression.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))
+    held.wake.wakes = {("scheduler", "round"): 3}
+    held.wake.cost_ratio, held.wake.sampled_ratio = 0.004, 0.25
+    held.wake.waits = RunQueueHistogram(3, 5_000_000, (0, 0, 2, *(0,) * (SLOTS - 4), 1))
     metrics.node.forecast = NodeForecast(threshold=TimeTo(1_000_000_000, 2_000_000_000, None))
     (view,) = view_of_frame(frame([pod("hog")])).pods
     metrics.node.forecast_pods = (msgspec.structs.replace(view, forecast=TimeTo(0, 5, 7)),)
@@ -394,13 +400,16 @@ def test_what_is_not_measured_any_more_has_no_value_under_koordinators_names() -
     assert list(shown) == []
 
 
-def test_in_a_dry_run_koordinators_name_does_not_say_that_a_pod_is_limited(
-    server: ReportServer, metrics: AgentMetrics
-) -> None:
-    metrics.decision.is_dry_run = True
-    samples = scrape(server)
-    assert "koordlet_be_suppress_cpu_cores" not in samples
-    assert samples["koordebpf_be_cpu_cores"] == [({}, 1.5)]
+@pytest.mark.parametrize("enforce", [True, False])
+def test_in_a_dry_run_koordinators_name_does_not_say_that_a_pod_is_limited(enforce: bool) -> None:
+    metrics = AgentMetrics(KoordletMetrics("n1", 0.0))
+    node = context_of(AgentConfig(enforce=enforce), metrics=metrics)
+    runner = suppress_run.open_runner(node)
+    assert runner is not None
+    runner._metrics.held_millicpu, runner._metrics.policy = 1500, "cpuset"
+    names = {each.name for each in runner.families()}
+    assert "koordebpf_be_cpu_cores" in names
+    assert ("koordlet_be_suppress_cpu_cores" in names) is enforce
 
 
 class WalkedInPlace(dict[tuple[str, str], int]):
@@ -410,9 +419,13 @@ class WalkedInPlace(dict[tuple[str, str], int]):
         raise RuntimeError("dictionary changed size during iteration")
 
 
-def test_a_scrape_walks_copies_of_what_the_loop_adds_to(server: ReportServer, metrics: AgentMetrics) -> None:
-    metrics.suppression.wake.wakes = WalkedInPlace({("scheduler", "round"): 3})
-    assert scrape(server)["koordebpf_suppression_wakes_total"] == [({"source": "scheduler", "outcome": "round"}, 3)]
+def test_a_scrape_walks_copies_of_what_the_loop_adds_to(health: Health) -> None:
+    metrics, held = AgentMetrics(), SuppressionMetrics()
+    metrics.node.strategies.append(held.families)
+    held.wake.wakes = WalkedInPlace({("scheduler", "round"): 3})
+    with closing(ReportServer("127.0.0.1:0", metrics, health)) as server:
+        wakes = scrape(server)["koordebpf_suppression_wakes_total"]
+    assert wakes == [({"source": "scheduler", "outcome": "round"}, 3)]
 
 
 def test_koordinators_names_can_be_left_out(health: Health) -> None:

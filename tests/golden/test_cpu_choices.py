@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.policy.suppress.cpuset import choose_cpus
 from koordebpf.state.cpu.measured import Cpu
+from koordebpf.strategies.cpu_suppress.choose import choose_cpus
 from tests.support.values.machines import machine, without
 
 TOPOLOGIES = Path(__file__).parent / "topologies"

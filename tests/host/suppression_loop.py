@@ -12,13 +12,12 @@ from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.series.node import node_series
-from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.cpu_suppress.plan import SuppressPlan, plan_suppress
+from koordebpf.strategies.cpu_suppress.values import SuppressSettings, SuppressState
 from koordebpf.units import NS_PER_S
 from tests.host.rigs.cgroups import CpuNode
 from tests.support.patience import patience

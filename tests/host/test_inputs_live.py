@@ -35,14 +35,15 @@ INNER_ON = {section: {"isOn": True} for section in INNER}
 # Nothing there is an answer, of a node on which nothing happens.
 ANSWERS = {
     *("Frame.pending", "Frame.refused", "Frame.evictions", "Frame.lastEvictNs", "Frame.lastCpuEvictNs"),
-    *("Frame.suppression", "Frame.ownPodUid", "Frame.podDisruptionBudgets", "Frame.nodeResourceTopology"),
+    *("Frame.ownPodUid", "Frame.podDisruptionBudgets", "Frame.nodeResourceTopology"),
     *("NodeForecast.threshold", "Measured.stall_window"),  # nothing grows or stalls
     "Measured.parts.bePageCacheSuppress",  # measured once the machine refaults
     "PodDirectories.volumes",  # there are none
     "KatalystMeasured.remote_plugins",
     "HooksMeasured.applications",
     *("BlockIOMeasured.devices", "BlockIOMeasured.groups"),  # of limits that no NodeSLO sets
-    *("NodeView.woken_by", "SuppressState.cpuset_grown_ns", "SuppressState.memory_hold", "BeQuota.quota_us"),
+    "Measured.parts.suppress",  # of a round that a burst began
+    *("SuppressState.cpuset_grown_ns", "SuppressState.memory_hold", "BeQuota.quota_us"),
     *("CpuMeasured.manager", "CpuPlacement.owners", "CpuPlacement.reserved_cpus", "CpuPlacement.system_cpus"),
     *("CpuUsage.host_applications", "CpuUsage.other_pods"),  # there are none
     *("CachePod.activated_pages", "CachePod.stalled_us"),  # docs/qos/page-cache.md: v1 counts neither

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
-from koordebpf.agent.lifecycle.handover import KEPT
 from koordebpf.jobs.usage_series.keeper import SNAPSHOT_NAME
+from koordebpf.policy.strategy import KEPT
 from koordebpf.report.http.local_socket import ACTING_NAME
 from koordebpf.store.wal import IN_FLIGHT_PATH
 from koordebpf.strategies.hooks.values import COOKIES, SCORES

@@ -10,8 +10,8 @@ import pytest
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.strategies.cpu_suppress.values import SuppressSettings
 from tests.bench.figure import percentile
 from tests.conftest import OTHER_MACHINE
 from tests.host.cyclic_probe import Felt, felt

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.strategies.sched_tracing import SchedTracing, open_latency
 from koordebpf.errors import SupportError
 from koordebpf.events.run_queue import RunQueueHistogram, added, check_layout, decode_histograms, decode_wait
 from koordebpf.kernel.bpf.sched_latency import SchedLatency
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id, find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_CPU_PRESSURE
-from koordebpf.policy.suppress.wake import MAX_SHIFT, WakeSettings
-from koordebpf.report.prom.wake import WakeMetrics
+from koordebpf.strategies.cpu_suppress.bursts import MAX_SHIFT
+from koordebpf.strategies.cpu_suppress.sched_tracing import SchedTracing, WakeMetrics, open_latency
+from koordebpf.strategies.cpu_suppress.values import WakeSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

@@ -6,18 +6,17 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordebpf.decision.node_plan import OtherDecision
 from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule, format_cpu_list
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
-from koordebpf.policy.suppress.cpuset import choose_cpus
-from koordebpf.policy.suppress.explained import ExplainedSuppression, explained_suppression
-from koordebpf.policy.suppress.pools import be_pools
-from koordebpf.policy.suppress.round import plan_suppress
-from koordebpf.policy.suppress.settings import MemoryPressureSettings, SuppressSettings
-from koordebpf.report.pages.suppression import suppression_blocks
+from koordebpf.report.pages.other_decisions import decision_blocks
 from koordebpf.state.cpu.measured import CpuTopology
-from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.cpu_suppress.choose import be_pools, choose_cpus
+from koordebpf.strategies.cpu_suppress.decide import ExplainedSuppression, explained_plan
+from koordebpf.strategies.cpu_suppress.plan import plan_suppress
+from koordebpf.strategies.cpu_suppress.values import MemoryHold, MemoryPressureSettings, SuppressSettings, SuppressState
 from tests.support.values.builders import pod
 from tests.support.values.cpu_nodes import (
     BE_ROOT,
@@ -227,9 +226,8 @@ def test_the_pools_do_not_overlap(view):
 
 
 @given(nodes(), states, policies)
-def test_what_is_explained_is_what_is_decided_and_reads_back(view, state, settings):
-    explained = explained_suppression(view, settings, state)
-    assert explained.decision == plan_suppress(view, state, settings)
+def test_what_is_explained_is_what_is_wanted_and_reads_back(view, state, settings):
+    explained = explained_plan(plan_suppress(view, state, settings), view)
     assert msgspec.json.decode(msgspec.json.encode(explained), type=ExplainedSuppression) == explained
     written = {(each.path, each.file): each.value for each in explained.decision.desired.writes}
     assert {(each.path, each.file): each.wanted for each in explained.differences}.items() <= written.items()
@@ -237,5 +235,6 @@ def test_what_is_explained_is_what_is_decided_and_reads_back(view, state, settin
     withheld = {cpu for each in explained.withheld for cpu in each.cpus}
     assert withheld == set(view.cpu.measured.topology.cpus) - be_pools(view.cpu).cpus
     assert withheld >= not_to_be_used(view) & set(view.cpu.measured.topology.cpus)
-    for line in (line for block in suppression_blocks(explained) for line in block):
+    shown = OtherDecision("", explained=explained)
+    for line in (line for block in decision_blocks("suppress", shown, 10) for line in block):
         assert len(line) <= 80

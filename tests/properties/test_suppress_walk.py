@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
-from koordebpf.policy.suppress.pools import be_pools
-from koordebpf.policy.suppress.round import SuppressPlan, plan_suppress
 from koordebpf.state.cpu.measured import CpuTopology
-from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.cpu_suppress.choose import be_pools
+from koordebpf.strategies.cpu_suppress.plan import SuppressPlan, plan_suppress
+from koordebpf.strategies.cpu_suppress.values import SuppressState
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.builders import NOW_NS, pod
 from tests.support.values.cpu_nodes import BE_ROOT, be_tree, bound, node, wanted

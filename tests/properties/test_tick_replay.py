@@ -19,9 +19,9 @@ from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.pods.facts import facts_of_pods
-from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import Frame, PastEviction
 from koordebpf.store.frames import RecordedTick, decode_tick
+from koordebpf.strategies.cpu_suppress.values import SuppressMeasured
 from koordebpf.units import NS_PER_S
 from tests.properties.test_decision import frames
 from tests.support.values.builders import NOW_NS
@@ -39,10 +39,11 @@ def ticks(draw: st.DrawFn) -> TickFrame:
     rungs = draw(_RUNGS)
     uids = [pod.uid for pod in frame.pods]
     past = st.builds(PastEviction, st.just(NOW_NS - NS_PER_S), st.sampled_from([*uids, "gone"]), st.just("x"))
+    if draw(st.booleans()):
+        frame = replace(frame, measured=frame.measured.with_part("suppress", SuppressMeasured("a burst")))
     frame = replace(
         frame,
         evictions=tuple(draw(st.lists(past, max_size=4))),
-        suppression=draw(st.none() | st.just(SuppressState(cpuset="using"))),
         strategyInForce=draw(
             st.just(msgspec.UNSET)
             | st.none()
@@ -63,7 +64,7 @@ def ticks(draw: st.DrawFn) -> TickFrame:
         guards=GuardFacts(now_ns=now_ns, source="api", pods_synced_ns=synced_ns, lost_records=draw(st.integers(0, 1))),
         is_round_due=draw(st.booleans()),
         has_cpu=frame.measured.cpu is not None,
-        woken_by=draw(st.none() | st.just("a burst")),
+        states=draw(st.just({}) | st.just({"suppress": {"cpuset": "using"}})),
         ladder=LadderMemory() if rungs - {Rung.EVICT} else None,
         listed_cgroups=draw(
             st.none() | st.just({each.uid: each.cgroup_id for each in frame.measured.pods if each.cgroup_id})

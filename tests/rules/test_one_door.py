@@ -35,9 +35,9 @@ _OWN = {
     "store/recorder/shard_file.py",
     "jobs/usage_series/snapshot.py",
     "store/shadow/kept_week.py",
-    "agent/lifecycle/node_lock.py",
+    "store/node_lock.py",
     "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it
-    "agent/strategies/suppression.py",
+    "strategies/cpu_suppress/run.py",
     "store/wal.py",
 }
 _DEMO = {"demo/node.py", "demo/workers.py"}  # a node of its own, which is removed with it

@@ -12,7 +12,6 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.tables import Table
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import Frame
 from koordebpf.strategies.block_io.values import BlockIOMeasured
@@ -33,8 +32,8 @@ def frame(given: BlockIOMeasured | None, *pods: Pod, is_on: bool = True) -> Fram
 
 
 def decided(made: Frame) -> NodePlan:
-    plan = decide_node(view_of_frame(made), EvictSettings(), SuppressSettings())
-    again = decide_node(view_of_frame(decode_frame(encode_frame(made), "frame")), EvictSettings(), SuppressSettings())
+    plan = decide_node(view_of_frame(made), EvictSettings())
+    again = decide_node(view_of_frame(decode_frame(encode_frame(made), "frame")), EvictSettings())
     assert again.strategies == plan.strategies
     return plan
 

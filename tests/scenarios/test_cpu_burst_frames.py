@@ -15,7 +15,6 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame
@@ -26,8 +25,8 @@ QUOTA = CgroupFile.CPU_QUOTA
 
 
 def decided(made: Frame) -> NodePlan:
-    plan = decide_node(view_of_frame(made), EvictSettings(), SuppressSettings())
-    again = decide_node(view_of_frame(decode_frame(encode_frame(made), "frame")), EvictSettings(), SuppressSettings())
+    plan = decide_node(view_of_frame(made), EvictSettings())
+    again = decide_node(view_of_frame(decode_frame(encode_frame(made), "frame")), EvictSettings())
     assert again.strategies == plan.strategies
     return plan
 
@@ -51,9 +50,10 @@ def wanted(plan: NodePlan) -> dict[Any, Any]:
 def test_it_is_off_unless_it_is_asked_for() -> None:
     assert FEATURE_GATES["CPUBurst"] is False
     frame = BurstNode().frame(pod(container()))
-    plan = decided(replace(frame, featureGates={**frame.featureGates, "CPUBurst": False}))
+    gates = {**frame.featureGates, "CPUBurst": False, "BECPUSuppress": False}
+    plan = decided(replace(frame, featureGates=gates))
     assert "cpuBurst" not in plan.strategies
-    assert wanted(plan) == {}
+    assert CgroupFile.CPU_QUOTA not in {file for _, file in wanted(plan)}
 
 
 def test_the_whole_decision_has_it() -> None:

@@ -6,12 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule
-from koordebpf.policy.suppress.kept import KeptSuppression, adopted
-from koordebpf.policy.suppress.pools import withheld_cpus
-from koordebpf.policy.suppress.round import plan_suppress
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.cpu.measured import Cpu, CpuManager, CpuTopology
-from koordebpf.state.suppression import MemoryHold, SuppressState
+from koordebpf.strategies.cpu_suppress.choose import withheld_cpus
+from koordebpf.strategies.cpu_suppress.plan import plan_suppress
+from koordebpf.strategies.cpu_suppress.values import (
+    KeptSuppression,
+    MemoryHold,
+    SuppressSettings,
+    SuppressState,
+    adopted,
+)
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import NOW_NS, ls_pod, pod, supposed
 from tests.support.values.cpu_nodes import (

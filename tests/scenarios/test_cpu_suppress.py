@@ -6,11 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.suppress.kept import KeptSuppression, adopted
-from koordebpf.policy.suppress.round import plan_suppress
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.cpu.measured import BeCgroup, CpuManager, HostApplicationCpu, MissingDirectory, OtherPodsCpu
-from koordebpf.state.suppression import SuppressState
+from koordebpf.strategies.cpu_suppress.plan import plan_suppress
+from koordebpf.strategies.cpu_suppress.values import KeptSuppression, SuppressSettings, SuppressState, adopted
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.builders import NOW_NS, pod
 from tests.support.values.cpu_nodes import (

@@ -14,7 +14,6 @@ from koordebpf.kube.cache.objects import Namespace, ObjectMeta
 from koordebpf.policy.detect import stall_evict
 from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.suppress.round import caused_ratio
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import StallParts
@@ -25,6 +24,7 @@ from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
 from koordebpf.state.stalls.causes import is_latency_sensitive
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame
+from koordebpf.strategies.cpu_suppress.plan import caused_ratio
 from koordebpf.units import MIB, NS_PER_S
 from tests.scenarios.test_eviction_eligibility import APP, pdb
 from tests.scenarios.test_eviction_order import charged

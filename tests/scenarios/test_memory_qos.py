@@ -13,7 +13,6 @@ from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeStatus, ObjectMeta, Pod
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.strategy import Empty
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import MeasuredParts
 from koordebpf.state.pods.directories import PodDirectory
@@ -54,9 +53,9 @@ def frame(*pods: Pod, is_on: bool = True, **measured: object) -> Frame:
 
 
 def decided(made: Frame) -> NodePlan:
-    plan = decide_node(view_of_frame(made), EvictSettings(), SuppressSettings())
+    plan = decide_node(view_of_frame(made), EvictSettings())
     # The same frame gives the same decision, also after it was written and read.
-    again = decide_node(view_of_frame(decode_frame(encode_frame(made), "frame")), EvictSettings(), SuppressSettings())
+    again = decide_node(view_of_frame(decode_frame(encode_frame(made), "frame")), EvictSettings())
     assert again.strategies == plan.strategies
     return plan
 

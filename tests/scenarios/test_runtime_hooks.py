@@ -14,7 +14,6 @@ from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology, ObjectMeta, Pod, PodCondition
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import MeasuredParts
 from koordebpf.state.pods.directories import ApplicationDirectory, HooksMeasured, PodDirectory
@@ -69,9 +68,9 @@ def frame(
 
 
 def decided(made: Frame) -> NodePlan:
-    plan = decide_node(view_of_frame(made), EvictSettings(), SuppressSettings())
+    plan = decide_node(view_of_frame(made), EvictSettings())
     # The same frame gives the same decision, also after it was written and read.
-    again = decide_node(view_of_frame(decode_frame(encode_frame(made), "frame")), EvictSettings(), SuppressSettings())
+    again = decide_node(view_of_frame(decode_frame(encode_frame(made), "frame")), EvictSettings())
     assert again.strategies == plan.strategies
     return plan
 

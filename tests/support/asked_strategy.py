@@ -56,4 +56,4 @@ def ask_alone(monkeypatch: pytest.MonkeyPatch, *asked: AskedStrategy) -> tuple[d
     monkeypatch.setattr(own, "OWN_STRATEGIES", asked)
     cpus = Cpus()
     runner = OwnStrategies(CgroupWriter(Places({}), None))
-    return {"own": runner, "runners": (runner,), "cpu": cpus}, cpus
+    return {"runners": (runner,), "cpu": cpus}, cpus

@@ -23,7 +23,7 @@ def replay(frames: Path) -> None:
             counts["rounds"] += 1
             counts["with victims"] += bool(again.carried and again.carried.plan.victims)
             counts["with a rung of the ladder"] += bool(again.step and again.step.begin)
-            counts["with CPU suppression"] += again.suppress is not None
+            counts["with CPU suppression"] += "suppress" in again.strategies
 
 
 def replay_recording(folder: Path) -> None:

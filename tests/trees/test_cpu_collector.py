@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.strategies.suppression_wake import who_may_wake
 from koordebpf.attribution.owner import Owner
 from koordebpf.attribution.paths import place_of_path
 from koordebpf.collect.cpu.collector import BurstLook, CpuCollector, CpuPaths
@@ -26,6 +25,7 @@ from koordebpf.state.cpu.measured import (
     PodCpu,
 )
 from koordebpf.state.series.node import node_series
+from koordebpf.strategies.cpu_suppress.wake import who_may_wake
 from koordebpf.units import NS_PER_S
 from tests.support.values.machines import machine, write_sysfs
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.lifecycle.handover import KEPT, can_wait, forget_kept, is_kept, is_succeeded, settle
-from koordebpf.agent.lifecycle.node_lock import NodeLock, StandBy
+from koordebpf.store.handover import KEPT, can_wait, forget_kept, is_kept, is_succeeded, settle
+from koordebpf.store.node_lock import NodeLock, StandBy
 from tests.support.patience import patience
 from tests.unit.agent.test_sole_agent import machine
 

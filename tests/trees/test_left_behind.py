@@ -11,10 +11,10 @@ from koordebpf.act.evict.unfinished_kill import UnfinishedKill
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, Journal
 from koordebpf.act.writer.owners import LADDER, SUPPRESS
 from koordebpf.act.writer.places import Original
-from koordebpf.agent.lifecycle.node_lock import NodeLock
 from koordebpf.agent.lifecycle.standby import left_behind
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.kill import KillTarget
+from koordebpf.store.node_lock import NodeLock
 from koordebpf.store.wal import IN_FLIGHT_PATH, InFlight
 from tests.trees.conftest import make_tree
 from tests.unit.agent.test_sole_agent import machine

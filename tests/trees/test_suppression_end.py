@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from koordebpf.agent.lifecycle.handover import KEPT
-from koordebpf.agent.lifecycle.node_lock import NodeLock, StandBy
-from koordebpf.agent.strategies.suppression import Suppression
-from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.report.prom.suppression import SuppressionMetrics
+from koordebpf.policy.strategy import KEPT
+from koordebpf.store.node_lock import NodeLock, StandBy
+from koordebpf.strategies.cpu_suppress.run import Suppression, SuppressionMetrics
+from koordebpf.strategies.cpu_suppress.values import SuppressSettings
 from tests.unit.agent.test_sole_agent import machine
 
 

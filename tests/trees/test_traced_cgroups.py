@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.strategies.suppression_wake import TracedCgroups
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
+from koordebpf.strategies.cpu_suppress.wake import TracedCgroups
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 BEST_EFFORT = "kubepods/besteffort"

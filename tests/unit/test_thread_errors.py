@@ -15,8 +15,6 @@ import pytest
 from koordebpf.act import reclaimer as reclaimer_module
 from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import WriteResult
-from koordebpf.agent.lifecycle import node_lock as lock_module
-from koordebpf.agent.lifecycle.node_lock import NodeLock, StandBy
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.jobs.hardware import cpi as cpi_module
 from koordebpf.jobs.hardware.beside_loop import BesideLoop
@@ -32,8 +30,10 @@ from koordebpf.kube.http import deadlines as deadlines_module
 from koordebpf.kube.http.deadlines import OpenConnections
 from koordebpf.kube.plugins.pod_messages import PodMessages
 from koordebpf.policy.requests import SoftNotice
+from koordebpf.store import node_lock as lock_module
 from koordebpf.store import pod_list as list_module
 from koordebpf.store.line_sink import LineSink
+from koordebpf.store.node_lock import NodeLock, StandBy
 from koordebpf.store.outputs import rotated_file
 from koordebpf.store.pod_list import KeptList
 from koordebpf.store.shadow.kept_week import WeekKeeper

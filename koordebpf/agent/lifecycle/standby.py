@@ -13,14 +13,15 @@ from koordebpf.act.evict.unfinished_kill import finish_kill, frozen_by, thaw_lef
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, read_journal
 from koordebpf.act.writer.owners import LADDER, SUPPRESS, has_owner
 from koordebpf.act.writer.places import Original
-from koordebpf.agent.lifecycle.handover import is_kept, settle
-from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, is_held
 from koordebpf.collect.scope import NodeScope, folder_of
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.strategies import stays_at_exit
 from koordebpf.errors import ActuationError, ConfigError
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.mounts import filesystem_of
 from koordebpf.report.sentences import outcome_sentence
+from koordebpf.store.handover import is_kept, settle
+from koordebpf.store.node_lock import LockHeld, NodeLock, StandBy, is_held
 from koordebpf.store.wal import IN_FLIGHT_PATH, InFlight, read_in_flight
 
 log = logging.getLogger("koordebpf")
@@ -150,7 +151,7 @@ def _acting(sole: NodeLock, config: AgentConfig, stack: contextlib.ExitStack) ->
     stack.enter_context(sole)
     if (kind := filesystem_of(sole.folder)) not in _IN_MEMORY:
         log.warning("--run-dir %s is on %s: a slow disk delays evictions. Name a folder on a tmpfs", sole.folder, kind)
-    stack.callback(settle, sole.folder, waits=config.suppress.at_exit == "keep")
+    stack.callback(settle, sole.folder, waits=stays_at_exit(config))
     in_flight = InFlight(sole.folder / IN_FLIGHT_PATH.name)
     for outcome in in_flight.finish(finish_kill):
         log.warning("%s", outcome_sentence(outcome))

@@ -11,7 +11,7 @@ from pathlib import Path
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, Journal
 from koordebpf.act.writer.overwritten import Overwritten
-from koordebpf.act.writer.owners import LADDER, SUPPRESS
+from koordebpf.act.writer.owners import LADDER
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.settings import WriterSettings
@@ -41,7 +41,7 @@ def open_node_writer(
 ) -> CgroupWriter:
     """Return the writer, after what an agent that was killed has left in force is restored.
 
-    What its suppression wrote stays, and what strategies did that are on and are taken over.
+    What strategies wrote stays that are on and are taken over.
 
     Args:
         settings: how it writes.
@@ -64,7 +64,7 @@ def open_node_writer(
     writer.overwritten = _watch_resets(loop, stack)
     owners = {owner for original in journal.originals.values() for owner in original.owners}
     try:
-        for owner in sorted(owners - {SUPPRESS, *taken_over(feature_gates)}):
+        for owner in sorted(owners - taken_over(feature_gates)):
             writer.restore(now_ns, owner=owner)
     except OSError as error:
         log.warning("%s: %s: what was written is restored, and would be once more", journal.path, error.strerror)

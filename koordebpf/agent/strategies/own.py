@@ -1,22 +1,22 @@
-"""Carries out what strategies beside suppression decide: their files, by the node's one writer."""
+"""Carries out what strategies decide that have no runner for it: their files, by the node's one writer."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from koordebpf.act.writer.restore import WAIT_S
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.lifecycle.node_lock import is_awaited
 from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.decision.strategies import OWN_STRATEGIES
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import GATE_OFF, Decision
 from koordebpf.runner.runner import Runner
 from koordebpf.state.view import NodeView
+from koordebpf.store.node_lock import is_awaited
 
 
 class OwnStrategies(Runner):
@@ -24,30 +24,30 @@ class OwnStrategies(Runner):
 
     def __init__(self, writer: CgroupWriter, folder: Path | None = None) -> None:
         super().__init__("strategies")
-        self.states: dict[str, Any] = {}  # by name
+        self._strategies = OWN_STRATEGIES
         self._wakes: dict[str, int] = {}  # by name: when the next round is due
         self._writer = writer
         self._folder = folder
         self._wanted: dict[str, Any] = {}  # by name: what was written last
         self._idle: set[str] = set()  # those whose gate is off and of which nothing is written
 
-    @property
-    def wake_at_ns(self) -> int | None:
-        """When the next round is due; None: no strategy has asked for one."""
+    def leave(self, names: Collection[str]) -> None:
+        """Leave those strategies to their own runners."""
+        self._strategies = tuple(each for each in self._strategies if each.name not in names)
+
+    def due_ns(self, now_ns: int) -> int | None:
+        """Return when the next round is due; None: no strategy has asked for one."""
         return min(self._wakes.values(), default=None)
 
-    def is_due(self, now_ns: int) -> bool:
-        """Tell whether a strategy has asked for a round by now."""
-        return any(now_ns >= at_ns for at_ns in self._wakes.values())
-
-    def take_cpu(self, now_ns: int) -> bool:
-        """Tell whether one that needs the CPUs has asked for a round by now: they are to be measured.
+    def take_due(self, now_ns: int) -> bool:
+        """Tell whether a strategy has asked for a round by now, and set whether one of those needs the CPUs measured.
 
         Where they cannot be, it asks again when they are measured by their own pace.
         """
-        need_cpu = {each.name for each in OWN_STRATEGIES if each.needs_cpu}
-        due = [name for name, at_ns in self._wakes.items() if now_ns >= at_ns and name in need_cpu]
-        self._wakes |= dict.fromkeys(due, now_ns + CpuCollector.period_ns)
+        due = {name for name, at_ns in self._wakes.items() if now_ns >= at_ns}
+        need_cpu = [each.name for each in self._strategies if each.needs_cpu and each.name in due] if due else []
+        self._wakes |= dict.fromkeys(need_cpu, now_ns + CpuCollector.period_ns)
+        self.needs_cpu = bool(need_cpu)
         return bool(due)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
@@ -56,7 +56,7 @@ class OwnStrategies(Runner):
         So does the wake of a strategy that was not asked.
         """
         now_ns = view.now_ns
-        for each in OWN_STRATEGIES:
+        for each in self._strategies:
             made = decisions.get(each.name)
             if made is None:
                 continue
@@ -69,7 +69,8 @@ class OwnStrategies(Runner):
             if made.skipped in (None, GATE_OFF):
                 wanted = made.writes, made.sysctls
                 self._writer.apply(DesiredState(made.reason, *wanted), now_ns, each.name)
-                if self._wanted.get(each.name) != wanted or made.skipped == GATE_OFF:
+                is_new = self._wanted.get(each.name) != wanted or made.skipped == GATE_OFF
+                if is_new and not each.undoes_itself:
                     self._writer.restore(now_ns, owner=each.name, unwanted=True)
                     self._wanted[each.name] = wanted
                 (self._idle.add if made.skipped else self._idle.discard)(each.name)
@@ -77,7 +78,7 @@ class OwnStrategies(Runner):
     def close(self) -> None:
         """Restore everything, but what an agent that stands by continues from."""
         is_succeeded = self._folder is not None and is_awaited(self._folder)
-        for each in OWN_STRATEGIES:
+        for each in self._strategies:
             if is_succeeded and each.is_taken_over:
                 continue
             with contextlib.suppress(OSError):  # it is done; from the journal it would be done once more

@@ -6,13 +6,11 @@ import logging
 from collections.abc import Sequence
 
 from koordebpf.act.writer.change import FileChange
-from koordebpf.act.writer.owners import SUPPRESS
+from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import FeaturePlan
-from koordebpf.policy.suppress.round import SuppressPlan
-from koordebpf.policy.suppress.settings import Policy
 from koordebpf.report.ended_shortages import EndedShortages, JudgedFeatures
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.report.record_line import oom_sentence
@@ -40,9 +38,11 @@ from koordebpf.units import format_bytes, format_ns
 
 log = logging.getLogger("koordebpf")
 
+_BY_ROUND = tuple(each.name for each in STRATEGIES if each.is_logged_by_round)  # owners of files
+
 
 class LogSink:
-    """Remembers what was logged, and the files of this round of suppression."""
+    """Remembers what was logged, and files of this round."""
 
     name = "log"
     takes = (
@@ -67,9 +67,8 @@ class LogSink:
         self._problems = ProblemLog()
         self._judged = JudgedFeatures()
         self._shortages = EndedShortages()
-        self._held: list[FileChange] = []  # by suppression, not logged yet
+        self._held: dict[str, list[FileChange]] = {name: [] for name in _BY_ROUND}  # not logged yet
         self._ineligible: frozenset[str] = frozenset()  # reasons why no pod may be evicted; none: one may
-        self._skipped: str | None = None  # why suppression held no pod
 
     def publish(self, event: Event) -> None:
         """Log what is news."""
@@ -93,15 +92,17 @@ class LogSink:
             case OomKilled():
                 self._oom_killed(event)
             case RoundEnded(_, view, decision):
-                if decision.suppress:
-                    self._suppressed(decision.suppress, view.now_ns)
+                for name in _BY_ROUND:
+                    if (made := decision.strategies.get(name)) is not None:
+                        self._say_held(name, view.now_ns, made.way)
                 self._ended(decision.plan.features, view.now_ns, has_cpu=view.cpu is not None)
             case EligibilityCounted(found) if found and found.pods:
                 self._counted(found)
             case TickEnded(now_ns):
                 self._problems.flush(now_ns)
             case AgentStopped(now_ns):
-                self._say_held(now_ns)
+                for name in _BY_ROUND:
+                    self._say_held(name, now_ns)
 
     def _decided(self, event: PlanDecided) -> None:
         guards = tuple(ClosedGuard("", each.detail) for each in event.outcomes if each.result is Result.HELD)[:1]
@@ -115,26 +116,18 @@ class LogSink:
         sentence = f"{self._plans.pod_name(entry.uid)} gave {format_bytes(entry.credit_bytes)} back within {within}"
         self._say(f"released:{entry.uid}:{entry.since_ns}", sentence, event.now_ns)
 
-    # Files of suppression are hundreds and change with the load: logged once a round, and rarely.
     def _changed(self, change: FileChange) -> None:
-        if change.owner == SUPPRESS:
-            self._held.append(change)
+        if change.owner in _BY_ROUND:
+            self._held[change.owner].append(change)
         else:
             key = f"write:{change.path}:{change.result.value}:{change.is_correction}"
             self._log_change(key, change, 0, change.now_ns)
 
-    def _suppressed(self, plan: SuppressPlan, now_ns: int) -> None:
-        # That a first sample is not enough yet is no news: there is one after each start.
-        if plan.skipped and plan.skipped not in (self._skipped, "first_sample"):
-            log.info("best-effort pods' CPU is not held: %s", plan.reason)
-        self._skipped = plan.skipped
-        self._say_held(now_ns, plan.policy)
-
-    def _say_held(self, now_ns: int, policy: Policy | None = None) -> None:
-        for change, *others in alike(self._held):
-            key = f"held:{change.path}:{change.result.value}:{change.is_correction}:{policy}"
+    def _say_held(self, name: str, now_ns: int, way: str | None = None) -> None:
+        for change, *others in alike(self._held[name]):
+            key = f"held:{change.path}:{change.result.value}:{change.is_correction}:{way}"
             self._log_change(key, change, len(others), now_ns)
-        self._held.clear()
+        self._held[name].clear()
 
     # Tenants choose values, and how many files there are.
     def _log_change(self, key: str, change: FileChange, more: int, now_ns: int) -> None:

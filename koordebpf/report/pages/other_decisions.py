@@ -1,13 +1,16 @@
-"""What strategies beside evictions and suppression decide, for people, and what differs between two plans."""
+"""What strategies beside evictions decide, for people, and what differs between two plans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from msgspec import UNSET
+
 from koordebpf.decision.node_plan import OtherDecision
+from koordebpf.decision.strategies import STRATEGY_OF
 from koordebpf.policy.plan import PodAction
 from koordebpf.report.headline import plain_words
-from koordebpf.report.pages.columns import filled, filled_paths, table_lines
+from koordebpf.report.pages.columns import WIDTH, filled, filled_paths, table_lines
 from koordebpf.units import format_bytes
 
 # Of what a strategy does to pods: a column stands where one of them has it.
@@ -18,16 +21,24 @@ _ACTIONS: tuple[tuple[str, Callable[[PodAction], str]], ...] = (
 )
 _NOT_DUE = "this round measured nothing for it; what it wrote before stays"
 _MOST_FILES, _MOST_PODS = 20, 10  # of one strategy; pods in a comparison
+_NAME, _CELL = 24, 12  # of a comparison, as those of the features
 
 
-def decision_lines(name: str, decision: OtherDecision, count: int) -> list[str]:
-    """Return a strategy's lines in a plan, with `count` pods at most."""
+def decision_blocks(name: str, decision: OtherDecision, count: int) -> list[list[str]]:
+    """Return a strategy's part of a plan, with `count` pods at most: its own, or the lines that every one has."""
+    if decision.explained is not UNSET:
+        return [[line for each in block for line in _wrapped(each)] for block in decision.explained.blocks()]
     lines = [name if decision.skipped is None else f"{name}: skipped ({decision.skipped})", *_reason(decision, "  ")]
     lines += _acted_on(decision, count)
     lines += _file_lines([f"{file} → {value}" for file, value in _files(decision).items()])
     for condition in decision.conditions:
         lines += filled(f"the node is to be marked: {condition}", "  ")
-    return lines
+    return [lines]
+
+
+def _wrapped(line: str) -> list[str]:
+    text = line.lstrip(" ")
+    return [line] if len(line) <= WIDTH else filled(text, line.removesuffix(text))
 
 
 def decisions_diff(before: Mapping[str, OtherDecision], after: Mapping[str, OtherDecision]) -> list[list[str]]:
@@ -37,6 +48,8 @@ def decisions_diff(before: Mapping[str, OtherDecision], after: Mapping[str, Othe
 
 
 def _diff(name: str, before: OtherDecision | None, after: OtherDecision | None) -> list[str]:
+    if before is not None and after is not None and UNSET not in (before.explained, after.explained):
+        return _cells_diff(name, before, after)
     lines = [name]
     for when, decision in (("before: ", before), ("after:  ", after)):
         if decision is None:
@@ -50,6 +63,18 @@ def _diff(name: str, before: OtherDecision | None, after: OtherDecision | None) 
     changes += [f"~ {file}: {was[file]} → {value}" for file, value in is_now.items() if was.get(file, value) != value]
     lines += _file_lines(changes)
     return lines if after is None else lines + _acted_on(after, _MOST_PODS)
+
+
+def _cells_diff(name: str, before: OtherDecision, after: OtherDecision) -> list[str]:
+    lines = [f"{STRATEGY_OF[name].gate:<{_NAME + 2}}{'before':>{_CELL}}{'after':>{_CELL}}"]
+    is_now = after.explained.cells()
+    for cell, first in before.explained.cells().items():
+        if first != is_now[cell]:
+            lines.append(f"  {cell:<{_NAME}}{first:>{_CELL}}{is_now[cell]:>{_CELL}}")
+    if before.reason != after.reason:
+        lines += filled(f"before: {before.reason}", "  ")
+        lines += filled(f"after:  {after.reason}", "  ")
+    return lines
 
 
 def _file_lines(files: list[str]) -> list[str]:

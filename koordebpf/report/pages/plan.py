@@ -17,8 +17,7 @@ from koordebpf.printable import page, printable
 from koordebpf.report.headline import headline, plain_words
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
 from koordebpf.report.pages.dead_man import dead_man_lines, dead_man_ranking
-from koordebpf.report.pages.other_decisions import decision_lines
-from koordebpf.report.pages.suppression import suppression_blocks
+from koordebpf.report.pages.other_decisions import decision_blocks
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource, unit_of
 from koordebpf.state.measured import is_mostly_kernel
 from koordebpf.state.view import KillerName
@@ -38,7 +37,7 @@ _Column = tuple[str, Callable[[Candidate], str]]
 def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str:
     """Return the sentence, then for each feature its numbers, the first `ranking` candidates, and who is none.
 
-    The ladder follows where more than an eviction is configured, or with `with_ladder`; suppression, other strategies
+    The ladder follows where more than an eviction is configured, or with `with_ladder`; other strategies
     and the dead man's switch stand at the end.
     """
     blocks = [[*textwrap.wrap(printable(headline(plan)), WIDTH)]]
@@ -55,8 +54,8 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
         blocks.append(_ladder(plan))
     if plan.undecided_namespaces:
         blocks.append(_undecided(plan.undecided_namespaces))
-    blocks += suppression_blocks(plan.suppression)
-    blocks += [decision_lines(name, each, ranking) for name, each in plan.strategies.items()]
+    for name, each in plan.strategies.items():
+        blocks += decision_blocks(name, each, ranking)
     if plan.dead_man is not None:
         ranked = dead_man_ranking(plan.dead_man)
         blocks += [dead_man_lines(plan.dead_man), [] if ranked is None else _ranking(ranked, ranking, "chosen")]

@@ -16,7 +16,6 @@ from koordebpf.report.pages.amounts import released_text
 from koordebpf.report.pages.columns import WIDTH, cut_middle, filled
 from koordebpf.report.pages.dead_man import dead_man_diff
 from koordebpf.report.pages.other_decisions import decisions_diff
-from koordebpf.report.pages.suppression import suppression_diff
 from koordebpf.state.amount import MEMORY, unit_of
 from koordebpf.state.what_if import Setting
 
@@ -141,7 +140,6 @@ def diff_page(diff: PlanDiff) -> str:
     """Return the settings that differ, both sentences, the victims of one side only, and each number that changes."""
     blocks = [_settings(diff), [*_sentences(diff)], [*_pods(diff)]]
     blocks += [[*_feature(each)] for each in diff.features if each.before != each.after]
-    blocks.append(suppression_diff(diff.before.suppression, diff.after.suppression))
     blocks += decisions_diff(diff.before.strategies, diff.after.strategies)
     blocks.append(dead_man_diff(diff.before.dead_man, diff.after.dead_man))
     return "\n\n".join(page(block) for block in blocks if block)

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.prediction import Amounts, LatestPrediction
 from koordebpf.units import NS_PER_S
 
 _REASON = "evicted"  # all that koordlet ever says; the feature is a label of koordebpf_evictions_total
-_SUPPRESS_TYPES = ("cpuset", "cfsQuota")
 _DETAIL_NS = 300 * NS_PER_S  # Why: koordlet drops a pod's series about 5 minutes after it last counted
 _MAX_DETAILS = 500  # Why: 5 minutes of ten times the default budget of 10 evictions a minute
 
@@ -41,9 +39,7 @@ class KoordletMetrics:
         kept = [each for each in self._by_pod.items() if now_ns - each[1][1] < _DETAIL_NS][-(_MAX_DETAILS - 1) :]
         self._by_pod = {**dict(kept), (namespace, name): (count + 1, now_ns)}
 
-    def families(
-        self, node: NodeMeasure | None, now_ns: int, suppression: SuppressionMetrics | None = None
-    ) -> Iterator[Metric]:
+    def families(self, node: NodeMeasure | None, now_ns: int) -> Iterator[Metric]:
         """Yield every family that has a value."""
         yield node_gauge(
             "koordlet_start_time", "Unix time of the start of this agent.", self.node, self._started_wall_s
@@ -51,11 +47,6 @@ class KoordletMetrics:
         if node is not None:
             text = "Memory in use as the decision sees it."
             yield node_gauge("koordlet_node_used_memory_bytes", text, self.node, node.known_used_bytes)
-        if suppression and suppression.held_millicpu is not None and suppression.policy in _SUPPRESS_TYPES:
-            text = "CPU that best-effort pods may use, by what holds them."
-            cores = GaugeMetricFamily("koordlet_be_suppress_cpu_cores", text, labels=["node", "type"])
-            cores.add_metric([self.node, suppression.policy], suppression.held_millicpu / 1000)
-            yield cores
         if self._prediction is not None:
             yield from prediction_families(self.node, self._prediction, now_ns)
         # Counters to koordlet, but without _total, which the format wants of a counter: so they have no type here.

@@ -24,7 +24,6 @@ from koordebpf.report.prom.indicators import IndicatorMetrics
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.pods import POD_SERIES, LedgerMetrics, PodMetrics, PodSeries, forecast_families
 from koordebpf.report.prom.series import SeriesMetrics
-from koordebpf.report.prom.suppression import SuppressionMetrics
 from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView, PodView
@@ -252,7 +251,6 @@ class AgentMetrics(Collector):
         self.node = NodeMetrics(series.forecast_pods)
         self.ledger = LedgerMetrics(series.pairs)
         self.indicators = IndicatorMetrics()
-        self.suppression = SuppressionMetrics()
         self.ticks = 0
         self.failed_ticks = 0
 
@@ -281,13 +279,11 @@ class AgentMetrics(Collector):
         for part in (self.decision, self.pods, self.signals, self.sinks, self.node):
             yield from part.families()
         yield from self.ledger.families()
-        yield from self.suppression.families()
         yield from self.indicators.families()
         yield from forecast_families(self.node.forecast, self.node.forecast_pods, self.node.most_forecast_pods)
         yield from self._own()
         if self._koordlet is not None:
-            held = None if self.decision.is_dry_run else self.suppression
-            yield from self._koordlet.families(self.node.measure, time.monotonic_ns(), held)
+            yield from self._koordlet.families(self.node.measure, time.monotonic_ns())
             if self.node.series is not None:
                 yield from self.node.series.koordlet_families(self._koordlet.node, time.monotonic_ns())
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from koordebpf.decision.decide_tick import TickDecision, encode_decision
+from koordebpf.decision.frames import upgraded_settings_json
 from koordebpf.decision.pod_keys import annotations_read
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import DecodeError
@@ -175,6 +176,6 @@ class ShardReader:
 
 def _decoded(raw: bytes, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.decode(upgraded_settings_json(raw) if kind is RoundObjects else raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(f"its content is none of this version: {error}") from error

@@ -74,8 +74,9 @@ _NO_OBJECTS["featureGates"] = {}  # msgspec has a factory for it
 class StoredRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A round without its objects, as MessagePack: numbers that change are half as long as in JSON.
 
-    `tick` has the default settings, no object and no state. `states` (those of `TickFrame`) and `decision` (as
-    `encode_decision` makes it) are JSON: of what they hold the types are not known here.
+    `tick` has the default settings, no object and, but for what an older frame had in another place, no state. `states`
+    (those of `TickFrame`) and `decision` (as `encode_decision` makes it) are JSON: of what they hold the types are not
+    known here.
     """
 
     tick: TickFrame
@@ -158,7 +159,7 @@ def decode_round(raw: bytes, objects: RoundObjects) -> tuple[TickFrame, bytes]:
     """
     stored = decode_msgpack(raw, StoredRound)
     states = msgspec.json.decode(stored.states, type=dict[str, Any])
-    return replace(joined(stored.tick, objects), states=states), stored.decision
+    return replace(joined(stored.tick, objects), states={**stored.tick.states, **states}), stored.decision
 
 
 # In memory a sample is as long as this, not the 400 bytes of the objects it is made of: 30 s at 4 ms are 7,500 of them.

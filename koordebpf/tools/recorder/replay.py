@@ -91,7 +91,7 @@ def _replayed(
 def changed(tick: TickFrame, change: Change) -> TickFrame:
     """Return a round under other settings."""
     case = change(case_of_tick(tick, "recording"))
-    settings = replace(tick.settings, eviction=case.eviction, suppress=case.suppress, strategies=case.strategies)
+    settings = replace(tick.settings, eviction=case.eviction, strategies=case.strategies)
     return replace(tick, frame=case.frame, settings=settings)
 
 

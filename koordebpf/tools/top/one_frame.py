@@ -156,7 +156,7 @@ class _Node:
         config = self._config
         gates = {each.gate: True for each in OWN_STRATEGIES}
         view = view_of_frame(replace(self.frame(measured), featureGates=gates), strict=config.compat == "strict")
-        settings = TickSettings(eviction=config.eviction, suppress=config.suppress, strategies=config.strategies)
+        settings = TickSettings(eviction=config.eviction, strategies=config.strategies)
         made = decide_strategies(view, {}, settings, has_cpu=view.cpu is not None)
         return {
             each.name: decision.state

@@ -34,7 +34,6 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import FeaturePlan, Plan
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts
@@ -182,7 +181,7 @@ def frame(
     pods = tuple(pods)
     strategy = {"enable": True, "memoryEvictThresholdPercent": 80} if threshold is None else threshold
     return Frame(
-        schema="koordebpf.frame/v2",
+        schema="koordebpf.frame/v3",
         measured=Measured(
             now_ns=NOW_NS,
             since_ns=NOW_NS - 1_000_000,
@@ -227,7 +226,7 @@ def read_back(value: T) -> T:
 
 def node_plan_of(recorded: Frame, settings: EvictSettings = DEFAULTS) -> NodePlan:
     """Return the same with suppression beside it."""
-    return decide_node(view_of_frame(decode_frame(encode_frame(recorded), "frame")), settings, SuppressSettings())
+    return decide_node(view_of_frame(decode_frame(encode_frame(recorded), "frame")), settings)
 
 
 def feature_of(recorded: Frame, settings: EvictSettings = DEFAULTS) -> FeaturePlan:

@@ -47,7 +47,7 @@ def at(seconds: int, **cgroups: int | None) -> Measured:
 def decided(lost: Emergency, measured: Measured, gates: dict[str, bool] | None = None) -> TickDecision:
     """Return what a round decides whose API server was last heard of at SYNCED_NS."""
     frame = Frame(
-        schema="koordebpf.frame/v2",
+        schema="koordebpf.frame/v3",
         measured=measured,
         pods=PODS,
         featureGates=gates or GATES,

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from koordebpf.agent.strategies.sched_tracing import SchedTracing
 from koordebpf.errors import SupportError
 from koordebpf.events.run_queue import SLOTS, RunQueueWait
 from koordebpf.kernel.bpf.sched_latency import RunTime
-from koordebpf.policy.suppress.wake import WakeSettings
-from koordebpf.report.prom.wake import WakeMetrics
+from koordebpf.strategies.cpu_suppress.sched_tracing import SchedTracing, WakeMetrics
+from koordebpf.strategies.cpu_suppress.values import WakeSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:

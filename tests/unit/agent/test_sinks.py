@@ -22,8 +22,6 @@ from koordebpf.policy.decide import decide
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.reconcile.values import DesiredState
-from koordebpf.policy.suppress.round import SUPPRESS_GATE, SuppressPlan
-from koordebpf.policy.suppress.strategy import BE_CPU_SUPPRESS, SuppressDecision
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.pages.explain import decode_audit
@@ -34,7 +32,6 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.state.suppression import SuppressState
 from koordebpf.state.view import PendingRelease
 from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_record import AuditRecord
@@ -52,6 +49,9 @@ from koordebpf.store.sink import (
     TickFailed,
 )
 from koordebpf.store.wal import InFlight
+from koordebpf.strategies.cpu_suppress.decide import BE_CPU_SUPPRESS, SuppressDecision
+from koordebpf.strategies.cpu_suppress.plan import SUPPRESS_GATE, SuppressPlan
+from koordebpf.strategies.cpu_suppress.values import SuppressState
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.taken_events import TakenEvents
 from tests.support.values.builders import frame, plan_of, pod
@@ -371,11 +371,9 @@ def test_a_tenant_that_changes_an_annotation_each_second_is_no_flood(
     assert any("changes of the file that are left out" in each["reason"] for each in written)
 
 
-def test_why_no_pod_is_held_is_said_but_not_of_the_first_second(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="koordebpf"):
-        for word in ("first_sample", "no_best_effort", "no_best_effort", None, "no_best_effort"):
-            agent.suppress(SuppressPlan(f"{word}", SuppressState(), DesiredState(""), skipped=word))
-    assert caplog.messages == ["best-effort pods' CPU is not held: no_best_effort"] * 2
+def test_rounds_that_suppression_skips_are_counted(agent: Agent) -> None:
+    for word in ("first_sample", "no_best_effort", "no_best_effort", None, "no_best_effort"):
+        agent.suppress(SuppressPlan(f"{word}", SuppressState(), DesiredState(""), skipped=word))
     skipped = next(each for each in agent.metrics.collect() if each.name == "koordebpf_skipped_rounds")
     counted = {each.labels["reason"]: each.value for each in skipped.samples if each.labels["feature"] == SUPPRESS_GATE}
     assert counted == {"first_sample": 1, "no_best_effort": 3}

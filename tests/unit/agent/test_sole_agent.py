@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.agent.lifecycle.node_lock import LockHeld, NodeLock, StandBy, is_awaited, is_held
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.store.node_lock import LockHeld, NodeLock, StandBy, is_awaited, is_held
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from koordebpf.agent.lifecycle.node_lock import NodeLock
+from koordebpf.store.node_lock import NodeLock
 from tests.unit.agent.test_sole_agent import machine
 NodeLock(Path(sys.argv[1]), machine())
 print("held", flush=True)

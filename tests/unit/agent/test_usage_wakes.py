@@ -10,16 +10,16 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.strategies.suppression import Suppression
-from koordebpf.agent.strategies.suppression_wake import SuppressionWake, open_wake
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cpu.collector import BurstLook
 from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.policy.suppress.amount import BeAmount
-from koordebpf.policy.suppress.wake import WakeSettings
-from koordebpf.report.prom.wake import WakeMetrics
+from koordebpf.strategies.cpu_suppress.choose import BeAmount
+from koordebpf.strategies.cpu_suppress.run import Suppression
+from koordebpf.strategies.cpu_suppress.sched_tracing import WakeMetrics
+from koordebpf.strategies.cpu_suppress.values import WakeSettings
+from koordebpf.strategies.cpu_suppress.wake import SuppressionWake, open_wake
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 # Of ten CPUs the last round left two to latency-sensitive pods and one to host applications.

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -241,15 +242,23 @@ def test_a_frame_may_say_that_the_usage_of_the_node_is_not_known():
 
 def test_a_frame_may_carry_the_state_of_suppression():
     recorded = json.loads((FRAMES / "best-effort-is-held.json").read_bytes())
-    fresh = json.loads(_run("--json", "-", stdin=json.dumps(recorded).encode()))["suppression"]["decision"]
+    fresh = _suppressed(recorded)
     grown_ns = recorded["measured"]["now_ns"] - 1
-    recorded["suppression"] = {"cpuset": "using", "cpuset_grown_ns": grown_ns, "is_ruled": True}
-    carried = json.loads(_run("--json", "-", stdin=json.dumps(recorded).encode()))["suppression"]["decision"]
+    recorded["states"] = {"suppress": {"cpuset": "using", "cpuset_grown_ns": grown_ns, "is_ruled": True}}
+    carried = _suppressed(recorded)
     assert fresh["next"]["cpuset_grown_ns"] is None
     assert carried["next"]["cpuset_grown_ns"] == grown_ns
-    recorded["suppression"] = {"quota": "sometimes"}
-    with pytest.raises(ConfigError, match=r"suppression\.quota"):
+    of_v2 = {**recorded, "schema": "koordebpf.frame/v2", "suppression": recorded.pop("states")["suppress"]}
+    del of_v2["states"]
+    assert _suppressed(of_v2) == carried
+    recorded["states"] = {"suppress": {"quota": "sometimes"}}
+    with pytest.raises(ConfigError, match=r"states\.suppress\.quota"):
         _run("-", stdin=json.dumps(recorded).encode())
+
+
+def _suppressed(frame: Any) -> Any:
+    plan = json.loads(_run("--json", "-", stdin=json.dumps(frame).encode()))
+    return plan["strategies"]["suppress"]["explained"]["decision"]
 
 
 def _with_dead_man(tmp_path: Path, action: str) -> str:

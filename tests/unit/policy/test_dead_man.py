@@ -52,7 +52,7 @@ def tick(*, used_mib: int = 100, held=(400, 10), cgroups=(1, 2), source="file", 
         pods=tuple(parts),
     )
     values = {"strategyInForce": STRATEGY, "featureGates": {"BEMemoryEvict": True}, **frame}
-    made = Frame(schema="koordebpf.frame/v2", measured=measured, pods=(BIG.pod, SMALL.pod), **values)
+    made = Frame(schema="koordebpf.frame/v3", measured=measured, pods=(BIG.pod, SMALL.pod), **values)
     facts = guard or GuardFacts(NOW_NS, source, NOW_NS - NS_PER_S)
     return TickFrame(frame=made, settings=TickSettings(), guards=facts)
 

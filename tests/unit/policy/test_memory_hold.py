@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.policy.suppress.round import plan_suppress
-from koordebpf.policy.suppress.settings import MemoryPressureSettings, SuppressSettings
 from koordebpf.state.measured import LedgerRow, LedgerView, Party
-from koordebpf.state.suppression import MemoryHold, SuppressState
+from koordebpf.strategies.cpu_suppress.plan import plan_suppress
+from koordebpf.strategies.cpu_suppress.values import MemoryHold, MemoryPressureSettings, SuppressSettings, SuppressState
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import NOW_NS, ls_pod, pod
 from tests.support.values.cpu_nodes import node

@@ -15,7 +15,6 @@ from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.node_files.schemata import format_part, parse_part, parse_schemata
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.pods.directories import PodDirectory
@@ -138,7 +137,7 @@ def decided(measured: ResctrlMeasured | None, *pods: PodAndMeasure, gate: bool =
     made = frame(pods, gates={"RdtResctrl": gate}, **given)
     made = replace(made, measured=made.measured.with_part("rdtResctrl", measured))
     view = view_of_frame(decode_frame(encode_frame(made), "a test"))
-    settings = TickSettings(eviction=EvictSettings(), suppress=SuppressSettings())
+    settings = TickSettings(eviction=EvictSettings())
     return decide_strategies(view, {}, settings, has_cpu=False)["rdtResctrl"]
 
 

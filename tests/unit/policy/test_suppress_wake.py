@@ -6,13 +6,9 @@ import itertools
 
 import pytest
 
-from koordebpf.policy.suppress.amount import BeAmount
-from koordebpf.policy.suppress.round import plan_suppress
-from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.policy.suppress.wake import (
+from koordebpf.strategies.cpu_suppress.bursts import (
     MAX_SHIFT,
     TracingPace,
-    WakeSettings,
     WakeState,
     due_ns,
     is_rise,
@@ -23,7 +19,9 @@ from koordebpf.policy.suppress.wake import (
     rise,
     woken,
 )
-from koordebpf.state.suppression import SuppressState
+from koordebpf.strategies.cpu_suppress.choose import BeAmount
+from koordebpf.strategies.cpu_suppress.plan import plan_suppress
+from koordebpf.strategies.cpu_suppress.values import SuppressSettings, SuppressState, WakeSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.cpu_nodes import be_tree, node
 from tests.support.values.machines import machine

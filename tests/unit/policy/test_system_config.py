@@ -18,7 +18,6 @@ from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.demands import joined
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.slo.spec import parse_spec
 from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import view_of_frame
@@ -149,7 +148,7 @@ def system_frame(system: SystemMeasured | None, *, gate: bool = True, **given: A
 
 def decided(system: SystemMeasured | None, **given: Any) -> Any:
     view = view_of_frame(decode_frame(encode_frame(system_frame(system, **given)), "a test"))
-    settings = TickSettings(eviction=EvictSettings(), suppress=SuppressSettings())
+    settings = TickSettings(eviction=EvictSettings())
     made = decide_strategies(view, {}, settings, has_cpu=False)["systemConfig"]
     assert isinstance(made, SystemDecision) or made.skipped == "gate_off"
     return made
@@ -183,7 +182,7 @@ class TestDecision:
 
     def test_the_plan_shows_it(self):
         view = view_of_frame(system_frame(self.WANTED))
-        plan = decide_node(view, EvictSettings(), SuppressSettings())
+        plan = decide_node(view, EvictSettings())
         assert plan.strategies["systemConfig"].sysctls == (SysctlWrite(Sysctl.WATERMARK_SCALE_FACTOR, 20),)
         assert msgspec.json.encode(plan)
 

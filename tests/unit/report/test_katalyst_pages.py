@@ -88,7 +88,7 @@ def test_the_plan_page_of_a_round() -> None:
     tick = node.tick
     assert tick is not None
     view = supposed(tick_view(tick), evictions=())
-    plan = decide_node(view, tick.settings.eviction, tick.settings.suppress, tick.settings.strategies, tick.states)
+    plan = decide_node(view, tick.settings.eviction, tick.settings.strategies, tick.states)
     lines = plan_page(plan, ranking=10).splitlines()
     start = lines.index("KatalystEviction")
     assert lines[start : start + 10] == [

@@ -8,7 +8,6 @@ from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import FeaturePlan
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.pages.explain import explained
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.store.audit_record import OpenPlan
@@ -109,7 +108,7 @@ def with_candidates(plan: NodePlan, feature: FeaturePlan, candidates: tuple[obje
 
 
 def starving() -> NodePlan:
-    return decide_node(test_cpu_evict.TestBestEffortSatisfaction().view(), EvictSettings(), SuppressSettings())
+    return decide_node(test_cpu_evict.TestBestEffortSatisfaction().view(), EvictSettings())
 
 
 def test_a_feature_that_judges_cpu_has_its_own_unit() -> None:
@@ -143,7 +142,7 @@ def full(now: int = 82_000) -> NodePlan:
         cpus=100, pods=pods, be_pods_used={"uid-spark-small": 1500, "uid-spark-large": 2500}, node_used=now,
         strategy=test_cpu_evict.USAGE, gates={"CPUEvict": True}, window=test_cpu_evict.window(node_used=81_000),
     )  # fmt: skip
-    return decide_node(view, EvictSettings(), SuppressSettings())
+    return decide_node(view, EvictSettings())
 
 
 def test_a_node_without_cpu_has_the_same_lines_as_one_without_memory() -> None:
@@ -168,7 +167,7 @@ def test_a_node_without_cpu_has_the_same_lines_as_one_without_memory() -> None:
 
 def test_best_effort_pods_that_starve_otherwise_now() -> None:
     view = test_cpu_evict.TestBestEffortSatisfaction().view(limit=11, used=9950)
-    page = plan_page(decide_node(view, EvictSettings(), SuppressSettings()), 1)
+    page = plan_page(decide_node(view, EvictSettings()), 1)
     assert "  used now    9.95 CPUs  of 11 CPUs, 20 CPUs requested\n" in page
     assert "  need           5 CPUs\n" in page
 

@@ -15,7 +15,6 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.values import CgroupWrite
-from koordebpf.policy.suppress.settings import SuppressSettings
 from koordebpf.report.headline import headline
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
@@ -40,7 +39,7 @@ def decided(gate: str, names: list[str], states: dict[str, Any] | None = None, *
     made = frame([pod(each, uid=each, qos="BE") for each in names], gates={gate: True})
     made = replace(made, measured=replace(made.measured, parts=MeasuredParts(measured)))
     view = view_of_frame(decode_frame(encode_frame(made), "a test"))
-    return decide_node(view, EvictSettings(), SuppressSettings(), states=states)
+    return decide_node(view, EvictSettings(), states=states)
 
 
 def json_of(plan: NodePlan, name: str) -> Any:

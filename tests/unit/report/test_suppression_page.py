@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from koordebpf.decision.frames import decode_frame
+from koordebpf.decision.node_plan import OtherDecision
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.suppress.explained import explained_suppression
-from koordebpf.policy.suppress.settings import SuppressSettings
+from koordebpf.report.pages.other_decisions import decision_blocks
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
-from koordebpf.report.pages.suppression import suppression_blocks
+from koordebpf.strategies.cpu_suppress.decide import explained_plan
+from koordebpf.strategies.cpu_suppress.plan import plan_suppress
+from koordebpf.strategies.cpu_suppress.values import SuppressSettings
 from koordebpf.tools.plan import Case, case_changes, with_entries, with_feature_gates
 from tests.support.values.cpu_nodes import BE_ROOT, be_tree, node
 
@@ -20,7 +22,8 @@ HELD = Path(__file__).parents[2] / "scenarios" / "frames" / "best-effort-is-held
 
 
 def page(view, policy=None):
-    blocks = suppression_blocks(explained_suppression(view, SuppressSettings(policy=policy)))
+    explained = explained_plan(plan_suppress(view, settings=SuppressSettings(policy=policy)), view)
+    blocks = decision_blocks("suppress", OtherDecision("", explained=explained), 10)
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
@@ -78,7 +81,7 @@ def test_why_not(view, said):
 def test_where_no_cpu_was_measured_the_page_is_about_memory():
     frame = HELD.with_name("hog-is-evicted.json")
     plan = Case(decode_frame(frame.read_bytes(), frame.name)).plan()
-    assert plan.suppression.decision.skipped == "unmeasured"
+    assert "suppress" not in plan.strategies
     assert "BECPU" not in plan_page(plan, 10)
 
 
@@ -89,7 +92,7 @@ def test_an_annotation_that_cannot_be_read_is_reported():
 
 def test_every_difference_names_its_file():
     view = node(be_cgroups=be_tree(range(8), pods=2), node_used=6000, used={"web": 4000})
-    reported = explained_suppression(view)
+    reported = explained_plan(plan_suppress(view), view)
     assert {each.path for each in reported.differences} == {each.path for each in view.cpu.measured.be_cgroups}
     assert {each.file for each in reported.differences} == {CgroupFile.CPUSET_CPUS}
     assert {each.now for each in reported.differences} == {frozenset(range(8))}

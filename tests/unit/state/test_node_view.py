@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decision.frames import decode_frame, encode_frame, frame_schema
+from koordebpf.decision.frames import decode_frame, decode_json, encode_frame, frame_schema
+from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import (
     Container,
@@ -22,10 +23,12 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import capacity_doubt, node_capacity_bytes, view_of_frame
 from koordebpf.state.cpu.measured import MissingDirectory
+from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import MeasuredParts, NodeMeasure
 from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
 from koordebpf.state.view import Frame
+from koordebpf.strategies.cpu_suppress.values import SuppressMeasured
 from koordebpf.strategies.system_config.values import SystemMeasured
 from koordebpf.units import GIB, MIB
 from tests.support.values.builders import frame, host_shm, memory_volume, pod
@@ -147,7 +150,7 @@ def test_a_configmap_serves_where_there_is_no_nodeslo():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((b'"schema":"koordebpf.frame/v2"', b'"schema":"koordebpf.frame/v9"'), "schema: 'koordebpf.frame/v9'"),
+        ((b'"schema":"koordebpf.frame/v3"', b'"schema":"koordebpf.frame/v9"'), "schema: 'koordebpf.frame/v9'"),
         (
             (b'"used_bytes":891289600', b'"used_bytes":"much"'),
             "measured.node.used_bytes: 'much': Expected `int | null`",
@@ -215,6 +218,19 @@ def test_parts_are_values_of_their_types_and_those_of_v1_are_fields():
     plain["measured"] |= {"system": parts["systemConfig"], "hooks": parts["runtimeHooks"], "burst": None}
     was = msgspec.json.encode({**plain, "schema": "koordebpf.frame/v1"})
     assert decode_frame(was, "f").measured == made.measured
+
+
+def test_a_round_of_v2_has_what_suppression_decides_from_in_places_of_its_own():
+    made = frame([pod("a")])
+    plain = json.loads(msgspec.json.encode(made)) | {"schema": "koordebpf.frame/v2", "suppression": {"quota": "using"}}
+    settings = msgspec.to_builtins(TickSettings())
+    was = {"frame": plain, "settings": settings | {"suppress": {"keep_s": 1.0}}, "woken_by": "a burst"}
+    was["guards"] = msgspec.to_builtins(GuardFacts(now_ns=0, source="file", pods_synced_ns=None))
+    found = decode_json(json.dumps(was).encode(), "f", TickFrame)
+    assert found.states == {"suppress": {"quota": "using"}}
+    assert found.settings.strategies.suppress.keep_s == 1
+    assert found.frame.measured == made.measured.with_part("suppress", SuppressMeasured("a burst"))
+    assert found.frame.states == {}
 
 
 def test_unknown_fields_of_kubernetes_objects_are_skipped():

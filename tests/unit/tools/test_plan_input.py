@@ -88,7 +88,7 @@ def test_a_setting_laid_over_a_file_keeps_the_rest_of_it() -> None:
 def test_settings_of_suppression() -> None:
     after = with_entries(case(), ["suppress.policy=cpuIdle", "suppress.memoryPressure.isOn=true"])
     assert changes(after) == {"suppress.policy": (None, "cpuIdle"), "suppress.memoryPressure.isOn": (False, True)}
-    assert after.suppress.memory_pressure.is_on
+    assert after.strategies.suppress.memory_pressure.is_on
 
 
 def test_gates() -> None:

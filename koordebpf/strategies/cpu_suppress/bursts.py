@@ -7,18 +7,13 @@ looks all the time, and a rise that it sees is followed by a round at once.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
-from koordebpf.policy.suppress.amount import BeAmount
-from koordebpf.policy.suppress.round import SuppressPlan
-from koordebpf.policy.suppress.settings import SuppressSettings
-from koordebpf.units import NS_PER_MS, NS_PER_S, format_millicpu
-
-WakeSource = Literal["pressure", "scheduler", "usage"]
+from koordebpf.strategies.cpu_suppress.choose import BeAmount
+from koordebpf.strategies.cpu_suppress.plan import SuppressPlan
+from koordebpf.strategies.cpu_suppress.values import SuppressSettings, WakeSettings, WakeSource
+from koordebpf.units import NS_PER_MS, format_millicpu
 
 MAX_SHIFT = 10  # one wake-up of 1,024 is sampled: what is left of the cost is the way into the programs
 _START_SHIFT = 4
@@ -31,42 +26,6 @@ _IDLE_RATIO = 0.01
 _SHIFT_UP = 3
 # Why 3: a sampled wake-up costs twice one that is passed over, so that twice as many sampled stay well in the budget.
 _ROOM = 3
-
-
-class WakeSettings(msgspec.Struct, frozen=True):
-    """What wakes suppression before its second is over.
-
-    `pressure`     CPU pressure: triggers on the latency-sensitive side of a cgroup v2 node, else on the machine. Why
-                   true: they cost nothing while no task waits, and a look each window while one does.
-    `scheduler`    tracing of how long latency-sensitive tasks wait for a CPU. Why false: its programs run with every
-                   wake-up and switch of the machine.
-    `usage`        looks at the CPU counters of the best-effort directory and of the one above it, 20 times a second
-                   while best-effort pods run, else twice. Why true: pressure triggers have windows of 2 s on many
-                   nodes, and a look costs two reads.
-    `budget_ratio` of the node's CPUs that scheduler tracing may take: above it, it looks at fewer wake-ups, and rests
-                   where that is not enough. Why 1 %: what suppression saves is a multiple of it.
-    `wait_ns`      how long one latency-sensitive task must have waited for a CPU after it woke; with pressure, any of
-                   them within 50 ms. Why 2 ms: less than the slice that a best-effort task gets (3 ms on 6.x).
-    `burst_window_ns` between the two looks at what latency-sensitive pods use. Why 30 ms: where the first window had
-                   too little of the burst, the second one and the write are still within 100 ms of it; shorter ones
-                   take every timer for a burst.
-    `rise_ratio`   of the node's CPUs that latency-sensitive pods must use more than the last round left them. Why 5 %:
-                   half of a growth step; what is below waits for the next second.
-    `rest_ns`      so many rounds as `rounds` are woken in such a time, growth waits twice as long after one. Why 1 s:
-                   koordlet's pace.
-    `rounds`       see `rest_ns`. Why 4: what a burst needs shows step by step, as best-effort pods make room; with two
-                   the rest of it waited for the next second.
-    """
-
-    pressure: bool = True
-    scheduler: bool = False
-    usage: bool = True
-    budget_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.01
-    wait_ns: Annotated[int, Meta(ge=NS_PER_MS // 10, le=10 * NS_PER_S)] = 2 * NS_PER_MS
-    burst_window_ns: Annotated[int, Meta(ge=10 * NS_PER_MS, le=10 * NS_PER_S)] = 30 * NS_PER_MS
-    rise_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.05
-    rest_ns: Annotated[int, Meta(ge=0)] = NS_PER_S
-    rounds: Annotated[int, Meta(ge=1, le=20)] = 4
 
 
 class Attention(msgspec.Struct, frozen=True):

@@ -16,18 +16,16 @@ from pathlib import Path
 from koordebpf.act.writer.journal import JOURNAL_PATH
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
-from koordebpf.agent.lifecycle.node_lock import is_awaited, is_held
 from koordebpf.errors import ConfigError, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.strategy import KEPT
+from koordebpf.store.node_lock import is_awaited, is_held
 from koordebpf.store.wal import IN_FLIGHT_PATH
 from koordebpf.units import MIB
 
 log = logging.getLogger(__name__)
-
-KEPT = "suppression.json"  # the successor removes it when it continues from it
-
 _LOOK_EVERY_S = 0.5
 _MOST_BYTES = 4 * MIB
 _STDERR = 2

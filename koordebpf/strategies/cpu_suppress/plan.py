@@ -7,17 +7,35 @@ from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
-from koordebpf.policy.suppress.amount import BeAmount, be_amount
-from koordebpf.policy.suppress.cpuset import choose_cpuset, cpus_in_use, cpuset_writes, recovered_cpuset
-from koordebpf.policy.suppress.pools import CpuPools, be_pools
-from koordebpf.policy.suppress.quota import MIN_QUOTA_US, choose_quota, quota_write
-from koordebpf.policy.suppress.recovery import be_root, recovered_idle, recovered_quota, recovered_state, recovery
-from koordebpf.policy.suppress.settings import MemoryPressureSettings, Policy, SuppressSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuUsage, CpuView
 from koordebpf.state.stalls.causes import caused_stalls, is_latency_sensitive
-from koordebpf.state.suppression import MemoryHold, SuppressState
 from koordebpf.state.view import NodeView
+from koordebpf.strategies.cpu_suppress.choose import (
+    MIN_QUOTA_US,
+    BeAmount,
+    CpuPools,
+    be_amount,
+    be_pools,
+    be_root,
+    choose_cpuset,
+    choose_quota,
+    cpus_in_use,
+    cpuset_writes,
+    quota_write,
+    recovered_cpuset,
+    recovered_idle,
+    recovered_quota,
+    recovered_state,
+    recovery,
+)
+from koordebpf.strategies.cpu_suppress.values import (
+    MemoryHold,
+    MemoryPressureSettings,
+    Policy,
+    SuppressSettings,
+    SuppressState,
+)
 from koordebpf.units import NS_PER_S, format_millicpu, format_ns
 
 _STEP_NS = NS_PER_S  # Why: the ledger charges in slices of a second

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from koordebpf.agent.strategies.sched_tracing import SchedTracing, open_latency
-from koordebpf.agent.strategies.suppression import Suppression
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.attribution.paths import BURSTABLE, GUARANTEED
@@ -18,23 +17,22 @@ from koordebpf.events.run_queue import RunQueueWait
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_CPU_PRESSURE, PsiTrigger, PsiTriggers
-from koordebpf.policy.suppress.wake import (
-    WakeSettings,
-    WakeSource,
-    WakeState,
-    due_ns,
-    judged,
-    next_usage_look_ns,
-    restarted,
-    rise,
-)
-from koordebpf.report.prom.wake import WakeMetrics
+from koordebpf.strategies.cpu_suppress.bursts import WakeState, due_ns, judged, next_usage_look_ns, restarted, rise
+from koordebpf.strategies.cpu_suppress.choose import BeAmount
+from koordebpf.strategies.cpu_suppress.sched_tracing import SchedTracing, WakeMetrics, open_latency
+from koordebpf.strategies.cpu_suppress.values import WakeSettings, WakeSource
 from koordebpf.units import NS_PER_S, format_ns
 
 _OF_PODS = (OwnerKind.POD, OwnerKind.SANDBOX, OwnerKind.CONTAINER, OwnerKind.NESTED, OwnerKind.HOST_APPLICATION)
 _EVERY_NS = NS_PER_S  # Why: 330 cgroups take 5 ms, and some nodes make one each few milliseconds
 log = logging.getLogger(__name__)
 _LONGEST_STALL_US = 50_000  # a trigger's stall lies within its window
+
+
+class LastRound(Protocol):
+    """What the last round of suppression left to whom; None: it suppressed no pod."""
+
+    amount: BeAmount | None
 
 
 class TracedCgroups:
@@ -97,7 +95,7 @@ class UsageLooks:
         settings: WakeSettings,
         loop: Loop,
         cpu: CpuSampler,
-        suppression: Suppression,
+        suppression: LastRound,
         state: Callable[[], WakeState],
     ) -> None:
         self._settings = settings
@@ -211,7 +209,7 @@ def open_wake(
     settings: WakeSettings,
     index: CgroupIndex,
     cpu: CpuSampler,
-    suppression: Suppression,
+    suppression: LastRound,
     loop: Loop,
     metrics: WakeMetrics,
     stack: contextlib.ExitStack,
@@ -240,7 +238,7 @@ class SuppressionWake:
         mount: ControllerMount,
         index: CgroupIndex,
         cpu: CpuSampler,
-        suppression: Suppression,
+        suppression: LastRound,
         loop: Loop,
         metrics: WakeMetrics,
     ) -> None:

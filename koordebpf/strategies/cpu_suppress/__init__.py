@@ -1,0 +1,1 @@
+"""BECPUSuppress: best-effort pods are held to the CPU that others leave."""
