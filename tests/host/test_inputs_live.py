@@ -43,7 +43,7 @@ ANSWERS = {
     "HooksMeasured.applications",
     *("BlockIOMeasured.devices", "BlockIOMeasured.groups"),  # of limits that no NodeSLO sets
     "Measured.parts.suppress",  # of a round that a burst began
-    *("SuppressState.cpuset_grown_ns", "SuppressState.memory_hold", "BeQuota.quota_us"),
+    "BeQuota.quota_us",
     *("CpuMeasured.manager", "CpuPlacement.owners", "CpuPlacement.reserved_cpus", "CpuPlacement.system_cpus"),
     *("CpuUsage.host_applications", "CpuUsage.other_pods"),  # there are none
     *("CachePod.activated_pages", "CachePod.stalled_us"),  # docs/qos/page-cache.md: v1 counts neither
@@ -75,8 +75,6 @@ ELSEWHERE = {
         *("ResctrlMeasured.mb", "ResctrlMeasured.pods"),
     ),
     "host/test_scenarios.py": ("LedgerView.rows", "Party.uid", "PodMeasure.stall", "PodView.stall"),
-    "host/test_suppress_agent.py": ("SuppressState.quota_grown_ns",),
-    "host/test_suppress_memory.py": ("SuppressState.memory_rest_until_ns",),
     "node/test_bound_cpus.py": ("CpuManager.pinned",),
 }
 
