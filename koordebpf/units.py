@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 
 PAGE_BYTES: int = os.sysconf("SC_PAGE_SIZE")
 PAGE_SHIFT: int = PAGE_BYTES.bit_length() - 1
@@ -48,3 +49,12 @@ def format_ns(n: int) -> str:
             return f"{n / unit_ns:.3g} {unit}"
     seconds = n / NS_PER_S
     return f"{seconds:.3g} s" if abs(seconds) < 999.5 else f"{seconds:.0f} s"
+
+
+def format_utc(wall_s: float) -> str:
+    """Return a moment, in seconds since the epoch, as RFC 3339 in UTC with milliseconds.
+
+    >>> format_utc(1_767_225_600.5)
+    '2026-01-01T00:00:00.500Z'
+    """
+    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,7 +7,6 @@ until then stands in another file (`wal`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -18,6 +17,7 @@ from koordebpf.policy.evict.feature_round import evict_message
 from koordebpf.policy.plan import Balance, Candidate, Excluded, FeaturePlan, Plan
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import HookResult, Outcome, Result
+from koordebpf.units import format_utc
 
 _BEST = 10  # candidates of the ranking that a line holds
 
@@ -90,7 +90,7 @@ class OpenPlan:
         self._node = node
         self._dry_run = dry_run
         self._seen_ns = seen_ns
-        self._time = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._time = format_utc(wall_s)
         self._outcomes: dict[str, Outcome] = {}
         self._freed_ns: dict[str, int] = {}
         self._in_vain: set[str] = set()

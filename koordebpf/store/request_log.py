@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
 from koordebpf.policy.requests import RequestNews
+from koordebpf.units import format_utc
 
 _SCHEMA: Literal["koordebpf.request/v1"] = "koordebpf.request/v1"
 REQUEST_LINE = f'"schema":"{_SCHEMA}"'.encode()  # no other line of the audit has it
@@ -24,8 +24,7 @@ class AuditedRequest(msgspec.Struct, frozen=True):
 
 def audited_request(request: RequestNews, node: str, wall_s: float) -> AuditedRequest:
     """Return the line."""
-    time = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return AuditedRequest(_SCHEMA, time, node, request)
+    return AuditedRequest(_SCHEMA, format_utc(wall_s), node, request)
 
 
 def request_sentence(request: RequestNews) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.units import format_utc
 
 _SCHEMA: Literal["koordebpf.write/v1"] = "koordebpf.write/v1"
 WRITE_LINE = f'"schema":"{_SCHEMA}"'.encode()  # no other line of the audit has it
@@ -32,8 +32,7 @@ class AuditedWrite(msgspec.Struct, frozen=True):
 
 def audited_write(change: FileChange, node: str, wall_s: float) -> AuditedWrite:
     """Return the line."""
-    time = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return AuditedWrite(_SCHEMA, time, node, change)
+    return AuditedWrite(_SCHEMA, format_utc(wall_s), node, change)
 
 
 def alike(changes: Sequence[FileChange]) -> list[list[FileChange]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.units import NS_PER_S, format_bytes, format_millicpu, format_ns
+from koordebpf.units import NS_PER_S, format_bytes, format_millicpu, format_ns, format_utc
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,11 @@ def test_sizes_and_cpus() -> None:
         "5.0 TiB",
     ]
     assert [format_millicpu(n) for n in (0, 1_000, 2_500)] == ["0 CPUs", "1 CPU", "2.5 CPUs"]
+
+
+def test_a_moment_has_milliseconds_and_ends_in_z() -> None:
+    assert [format_utc(wall_s) for wall_s in (0, 1_767_225_600.5, 1_767_225_600.0004)] == [
+        "1970-01-01T00:00:00.000Z",
+        "2026-01-01T00:00:00.500Z",
+        "2026-01-01T00:00:00.000Z",
+    ]

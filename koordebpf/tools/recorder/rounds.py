@@ -16,7 +16,7 @@ from koordebpf.kernel.io.regular_file import open_to_read
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.rounds import ReadRound
-from koordebpf.units import NS_PER_S
+from koordebpf.units import NS_PER_S, format_utc
 
 
 @contextlib.contextmanager
@@ -125,4 +125,4 @@ def parse_time(option: str, text: str) -> int:
 
 def time_text(wall_ns: int) -> str:
     """Return a time as RFC 3339 in UTC, with milliseconds."""
-    return datetime.fromtimestamp(wall_ns / NS_PER_S, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_utc(wall_ns / NS_PER_S)
