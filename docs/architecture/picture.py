@@ -1,7 +1,7 @@
 """Draw the package from its imports: `python docs/architecture/picture.py` writes picture.svg.
 
-The rows are those of the contract of layers in pyproject.toml, the sentences are docstrings of
-the packages, and an arrow is an import that no way through other packages shows.
+The rows are those of the contract of layers in pyproject.toml, the sentences are docstrings of the packages, and an
+arrow is an import that no way through other packages shows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 from textwrap import wrap
+from typing import Any, cast
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -45,22 +46,14 @@ _STYLE = """
 
 def layers() -> tuple[tuple[str, ...], ...]:
     """Return the packages of each layer, the highest first."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
-    (layered,) = (each for each in contracts if each["type"] == "layers")
-    rows = [
-        tuple(name.strip().removeprefix("koordebpf.") for name in row.split("|") if _folder(name).is_dir())
-        for row in layered["layers"]
-    ]
+    names = ([_name(each) for each in row.split("|")] for row in _contract("Data goes down, never up")["layers"])
+    rows = (tuple(name for name in row if (ROOT / "koordebpf" / name).is_dir()) for row in names)
     return tuple(row for row in rows if row)
 
 
 def pure() -> frozenset[str]:
-    """Return the packages that import no clock, file, socket, thread or log."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
-    (contract,) = (each for each in contracts if each["name"] == "What decides is pure")
-    return frozenset(name.removeprefix("koordebpf.") for name in contract["source_modules"] if name.count(".") == 1)
+    """Return the packages, and modules of others, that import no clock, file, socket, thread or log."""
+    return frozenset(map(_name, _contract("What decides is pure")["source_modules"]))
 
 
 def imports() -> Imports:
@@ -128,8 +121,14 @@ def _height(packages: int) -> int:
     return 46 if packages == 1 else 62
 
 
-def _folder(name: str) -> Path:
-    return ROOT / name.strip().replace(".", "/")
+def _contract(name: str) -> dict[str, Any]:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (found,) = (each for each in contracts if each["name"] == name)
+    return cast("dict[str, Any]", found)
+
+
+def _name(module: str) -> str:
+    return module.strip().removeprefix("koordebpf.")
 
 
 def _package(path: str) -> str | None:
