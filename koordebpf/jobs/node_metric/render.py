@@ -50,7 +50,7 @@ _PODS_A_STEP: Final = 8  # Why: 0.3 ms, and the loop's thread is wanted each mil
 
 
 class CollectPolicy(msgspec.Struct, frozen=True):
-    """What is in force. The defaults are koordlet's.
+    """The effective policy. The defaults are koordlet's.
 
     `aggregate_ns`  usage is the average over so long.
     `interval_ns`   between two reports.

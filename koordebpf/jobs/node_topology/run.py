@@ -52,7 +52,7 @@ _CONFIG_RETRY_S = 60.0
 _TIMEOUT_S = 5.0
 
 
-# What is read of the node; what cannot be read leaves the last good value in force.
+# What is read of the node. Where something cannot be read, its last good value stays effective.
 
 
 class NodeInfoReader:
