@@ -46,14 +46,14 @@ _STYLE = """
 
 def layers() -> tuple[tuple[str, ...], ...]:
     """Return the packages of each layer, the highest first."""
-    names = ([_name(each) for each in row.split("|")] for row in _contract("Data goes down, never up")["layers"])
+    names = ([_name(each) for each in row.split("|")] for row in _contract("type", "layers")["layers"])
     rows = (tuple(name for name in row if (ROOT / "koordebpf" / name).is_dir()) for row in names)
     return tuple(row for row in rows if row)
 
 
 def pure() -> frozenset[str]:
     """Return the packages, and modules of others, that import no clock, file, socket, thread or log."""
-    return frozenset(map(_name, _contract("What decides is pure")["source_modules"]))
+    return frozenset(map(_name, _contract("name", "What decides is pure")["source_modules"]))
 
 
 def imports() -> Imports:
@@ -121,9 +121,9 @@ def _height(packages: int) -> int:
     return 46 if packages == 1 else 62
 
 
-def _contract(name: str) -> dict[str, Any]:
+def _contract(key: str, value: str) -> dict[str, Any]:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (found,) = (each for each in contracts if each["name"] == name)
+    (found,) = (each for each in contracts if each[key] == value)
     return cast("dict[str, Any]", found)
 
 
