@@ -2,14 +2,17 @@
 
 Each decoder gets mutations of valid input: bits flipped, parts cut or repeated, JSON nested deeply. It may return a
 value or raise the errors that its callers handle; anything else is a finding. A finding's input is written into
-.make/fuzz, and `python -m tests.fuzz FILE` decodes it again. The seed is printed; `--seed` repeats a run.
+.make/fuzz, and `python -m tests.fuzz FILE` decodes it again. The seed is printed; `--seed` repeats a run. `--inputs`
+ends after so many of each decoder: with a seed that is the same work on every machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
+import math
 import random
 import sys
 import tempfile
@@ -34,9 +37,11 @@ from koordebpf.slo.pods.eviction import allows_eviction, eviction_priority
 from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
 from koordebpf.store.budget import KeptBudget
+from koordebpf.store.previous import decision_of_today
+from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
 from koordebpf.store.recorder.shard import ShardEncoder
-from koordebpf.store.recorder.values import Pace, RecordedEvent, RecordingHeader
+from koordebpf.store.recorder.values import Pace, RecordedEvent, RecordingHeader, StoredRound, decode_msgpack
 from koordebpf.store.wal import read_left
 from tests.support.values.rounds import encoded
 
@@ -138,6 +143,23 @@ def _round_content(raw: bytes) -> None:
         decided_again(found.tick)
 
 
+def _frames_of_version_1() -> list[bytes]:
+    lines = (_PREVIOUS / "frames.jsonl").read_bytes().splitlines()
+    return [json.dumps(json.loads(line)["frame"]).encode() for line in lines]
+
+
+def _decisions_of_version_1() -> list[bytes]:
+    recording = Recording(TESTS / "golden" / "what_if" / "at-70.rounds")
+    rounds = [shard.content.raw(head) for _, shard in recording.shards for head in shard.rounds]
+    return [decode_msgpack(raw, StoredRound).decision for raw in rounds[:20]]
+
+
+# What `ShardReader.round` passes over is no finding.
+def _decision_of_version_1(raw: bytes) -> None:
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        decision_of_today(raw)
+
+
 def decoders() -> dict[str, Decoder]:
     """Return every decoder by name."""
     captures = [json.loads(path.read_text()) for path in sorted((TESTS / "golden").glob("ring_records_*.json"))]
@@ -152,8 +174,10 @@ def decoders() -> dict[str, Decoder]:
             decode, tuple(bytes.fromhex(each["bytes"]) for one in captures for each in one["records"])
         ),
         "frame": Decoder(
-            lambda raw: decide(view_of_frame(decode_frame(raw, "frame"))), tuple(set(frames) - set(plans))
+            lambda raw: decide(view_of_frame(decode_frame(raw, "frame"))),
+            (*sorted(set(frames) - set(plans)), *_frames_of_version_1()),
         ),
+        "decision": Decoder(_decision_of_version_1, tuple(_decisions_of_version_1())),
         "plan": Decoder(lambda raw: decode_json(raw, "plan", NodePlan), plans),
         "wal": Decoder(read_left, (log,)),
         "budget": Decoder(
@@ -210,26 +234,33 @@ def finding(read: Callable[[bytes], object], raw: bytes) -> str | None:
     return None
 
 
-def fuzz(seconds: float, seed: int, chosen: dict[str, Decoder]) -> int:
-    """Fuzz each decoder in turn; print what was tried and found. Return the number of decoders with a finding."""
-    chance = random.Random(seed)
+def fuzz(seconds: float, inputs: float, seed: int, chosen: dict[str, Decoder]) -> int:
+    """Fuzz each decoder in turn; print what was tried and found. Return the number of decoders with a finding.
+
+    What a decoder gets depends on the seed alone.
+    """
     tried = dict.fromkeys(chosen, 0)
+    chances = {name: random.Random(f"{seed} {name}") for name in chosen}
     found: set[str] = set()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        for name, decoder in chosen.items():
-            for _ in range(_BATCH if name not in found else 0):
+    while left := [name for name in chosen if name not in found and tried[name] < inputs]:
+        for name in left:
+            for _ in range(int(min(_BATCH, inputs - tried[name]))):
                 if time.monotonic() > end:
-                    break
-                raw = mutated(chance.choice(decoder.seeds), chance)
+                    return _say(seed, tried, found)
+                raw = mutated(chances[name].choice(chosen[name].seeds), chances[name])
                 tried[name] += 1
-                if (problem := finding(decoder.read, raw)) is not None:
+                if (problem := finding(chosen[name].read, raw)) is not None:
                     FINDINGS.mkdir(parents=True, exist_ok=True)
                     path = FINDINGS / f"{name}-{seed}-{tried[name]}"
                     path.write_bytes(raw)
                     found.add(name)
                     print(f"{name}: {path}\n{problem}", flush=True)
                     break
+    return _say(seed, tried, found)
+
+
+def _say(seed: int, tried: dict[str, int], found: set[str]) -> int:
     counts = ", ".join(f"{name} {count:,}" for name, count in tried.items())
     print(f"seed {seed}: {counts} inputs; {len(found)} decoders with a finding")
     return len(found)
@@ -240,6 +271,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("finding", nargs="*", type=Path, help="decode these files only")
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--inputs", type=float, default=math.inf, help="of each decoder")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     options = parser.parse_args(arguments)
     logging.disable()  # a decoder warns of what it passes over
@@ -249,7 +281,7 @@ def main(arguments: list[str]) -> int:
         ]
         print(*(problem for problem in problems if problem), sep="\n")
         return int(any(problems))
-    return int(fuzz(options.seconds, options.seed, decoders()) > 0)
+    return int(fuzz(options.seconds, options.inputs, options.seed, decoders()) > 0)
 
 
 if __name__ == "__main__":

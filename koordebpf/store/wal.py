@@ -15,7 +15,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
@@ -52,6 +52,11 @@ class _Kill(msgspec.Struct, frozen=True, tag="kill"):
 
 def _path_of(kind: type, text: Any) -> Any:
     return kind(text)
+
+
+class _LineOfVersion1(msgspec.Struct):
+    type: Literal["intent", "complete"]
+    record: dict[str, Any]
 
 
 _LINE = msgspec.json.Decoder(_Intent | _Progress | _Complete | _Kill, dec_hook=_path_of)
@@ -225,9 +230,9 @@ def read_left(raw: bytes) -> Left:
 
 
 def _of_version_1(text: bytes) -> _Intent | _Complete:
-    line = msgspec.json.decode(text)
-    record = record_of_today(line["record"])
-    return _Complete(record) if line["type"] == "complete" else _Intent(record)
+    line = msgspec.json.decode(text, type=_LineOfVersion1)
+    record = record_of_today(line.record)
+    return _Complete(record) if line.type == "complete" else _Intent(record)
 
 
 def _victims(record: AuditRecord) -> frozenset[str]:

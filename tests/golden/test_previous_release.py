@@ -23,7 +23,7 @@ from koordebpf.state.amount import MEMORY, USED
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.frames import decode_tick
 from koordebpf.store.recorder.read import Recording
-from koordebpf.store.wal import read_left
+from koordebpf.store.wal import Left, read_left
 from koordebpf.strategies.cpu_suppress.values import KeptSuppression, adopted
 from koordebpf.tools.recorder.rounds import DecidesAgain
 from tests.support.version_1 import as_today, without_defaults
@@ -99,6 +99,17 @@ def test_the_write_ahead_log_says_which_evictions_were_in_flight() -> None:
     assert (feature.balance.credit, feature.ranking[0].of(MEMORY).used) == (178778112, 178778112)
     assert feature.verdict.amounts == {USED: 46651802}
     assert {kill.uid for kill in left.kills} <= evicted
+
+
+def test_a_line_of_that_version_that_is_damaged_leaves_the_others() -> None:
+    raw = (PREVIOUS / "in-flight.jsonl").read_bytes()
+    damaged = [
+        b'{"type":"intent","schema":"koordebpf.audit/v1"}',
+        b'{"type":"intent","record":{"schema":"koordebpf.audit/v1","features":[{}]}}',
+        b'{"type":"intent","record":[{"schema":"koordebpf.audit/v1"}]}',
+        b'[{"schema":"koordebpf.audit/v1"}]',
+    ]
+    assert read_left(b"\n".join([*damaged, raw])) == read_left(raw) != Left()
 
 
 def test_the_budget_counts_the_evictions_before(tmp_path: Path) -> None:
