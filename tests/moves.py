@@ -105,9 +105,14 @@ def _module_imports(text: str, whole: Mapping[str, str]) -> str:
             if (new := whole.get(f"{found[2]}.{each.split()[0]}")) is not None:
                 package, _, name = new.rpartition(".")
                 made.append(f"{found[1]}from {package} import {name}{each.removeprefix(each.split()[0])}")
+                if " as " not in each:
+                    renamed[each] = name
         return "\n".join(made)
 
-    return re.sub(rf"^( *)from ({_PACKAGE}[\w.]*) import ([\w, ]+)$", one, text, flags=re.MULTILINE)
+    renamed: dict[str, str] = {}
+    text = re.sub(rf"^( *)from ({_PACKAGE}[\w.]*) import ([\w, ]+)$", one, text, flags=re.MULTILINE)
+    uses = _any_of(renamed, r"(?<![\w.\"'/])", r"(?=[.,)\]])") if renamed else None
+    return uses.sub(lambda found: renamed[found[1]], text) if uses else text
 
 
 # What needs no function or class of the module itself, with the comment above it.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What user space reads and writes of the CPU pass; koordebpf/events/cpu_rows.py names every field again and is checked against
+ * What user space reads and writes of the CPU pass; koordebpf/events/layout.py names every field again and is checked against
  * its BTF. cgroup_id is that of a cgroup in the hierarchy that is walked.
  */
 #ifndef KOORD_CPU_H

@@ -120,8 +120,7 @@ def crd(node_metric: bool) -> None:
     Examples:
       koordebpf slo crd | kubectl apply --server-side -f -
     """
-    from koordebpf.slo.manager.crd import crd_json, nodeslo_crd
-    from koordebpf.slo.manager.node_metric_crd import node_metric_crd
+    from koordebpf.slo.manager.crd import crd_json, node_metric_crd, nodeslo_crd
 
     echo_json(crd_json(node_metric_crd() if node_metric else nodeslo_crd()))
 
@@ -130,9 +129,9 @@ def crd(node_metric: bool) -> None:
 def _notes(
     data: dict[str, str], labels: dict[str, str], annotations: dict[str, str] | None, nodeslo: msgspec.Raw | None
 ) -> list[str]:
-    from koordebpf.slo.lint import strategy_doubts
     from koordebpf.slo.manager.keys import THRESHOLD_KEY
     from koordebpf.slo.manager.shapes import unknown_in_config
+    from koordebpf.slo.nodeslo import strategy_doubts
     from koordebpf.slo.spec import parse_spec, spec_of_configmap
 
     last = None if nodeslo is None else parse_spec(nodeslo)[0]

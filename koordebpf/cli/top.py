@@ -158,7 +158,7 @@ def top(
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-    from koordebpf.kernel.signals.interface import SUMS_ONLY_NS
+    from koordebpf.kernel.signals import SUMS_ONLY_NS
     from koordebpf.tools.top.screen import can_redraw
 
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)

@@ -6,9 +6,9 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.cnr import CustomNodeResource
 from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
-from koordebpf.slo.lint import strategy_doubts
 from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
+from koordebpf.slo.nodeslo import strategy_doubts
 from koordebpf.slo.spec import LeftOut, NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategies.host_applications import host_directories
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy

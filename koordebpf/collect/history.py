@@ -21,8 +21,7 @@ from koordebpf.events.records import CgroupStall
 from koordebpf.kernel.bpf.programs import EVERY_STALL
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from koordebpf.slo.pods.qos import is_latency_sensitive
-from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent
+from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent, threshold_bytes
 from koordebpf.state.build import namespace_labels
 from koordebpf.state.forecast import SOONEST, GrowthHistory, time_to
 from koordebpf.state.measured import Measured, NodeForecast, NodeMeasure, Party, StallParts, StallShares, TimeTo

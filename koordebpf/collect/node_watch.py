@@ -18,8 +18,7 @@ from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir, Rec
 from koordebpf.kernel.backends.select import WantedBackend, open_signals, wanted_backend
 from koordebpf.kernel.cgroup.hierarchy import walk
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.signals.interface import Backend, SignalSource
-from koordebpf.kernel.signals.quality import SignalQuality, quality_of
+from koordebpf.kernel.signals import Backend, SignalQuality, SignalSource, quality_of
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.kube.sources.base import Source
 from koordebpf.units import NS_PER_S

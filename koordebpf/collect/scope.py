@@ -10,7 +10,7 @@ import msgspec
 from koordebpf.attribution.paths import USERS
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 
 
 class NodeScope(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.manifest import parse_documents
 from koordebpf.quantity import MOST_AMOUNT, parse_amount
 from koordebpf.slo.convert import converted
-from koordebpf.slo.manager.field_names import no_such, unknown_fields
+from koordebpf.slo.manager.shapes import no_such, unknown_fields
 from koordebpf.units import NS_PER_S
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")

@@ -19,7 +19,7 @@ from koordebpf.policy.evict.features import MEMORY_FEATURES
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.guards.rules import screen
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
-from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
+from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.outcome import Outcome, Result

@@ -18,8 +18,7 @@ from koordebpf.slo.pods.eviction import (
     SUB_PRIORITY_LABEL,
 )
 from koordebpf.slo.pods.extended_resources import EXTENDED_RESOURCE_ANNOTATION
-from koordebpf.slo.pods.priority import PRIORITY_CLASS_LABEL
-from koordebpf.slo.pods.qos import QOS_LABEL
+from koordebpf.slo.pods.qos import PRIORITY_CLASS_LABEL, QOS_LABEL
 from koordebpf.state.pods.effective import RESIZE_IN_PROGRESS, RESIZE_PENDING
 from koordebpf.state.pods.facts import READY
 from koordebpf.state.pods.koordlet import LABEL as KOORDLET_LABEL

@@ -31,13 +31,13 @@ from koordebpf.demo.verdict import FULL_PERCENT, PodEnd, PodStalls, StoryFacts
 from koordebpf.errors import CgroupGone, KoordebpfError, SupportError
 from koordebpf.events.layout import check_layout, decode_stall
 from koordebpf.kernel.backends.co_re import KernelSignals
-from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.bpf.programs import object_path
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgroup_id, find_memory_hierarchy
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.meminfo import Meminfo
-from koordebpf.kernel.signals.interface import SUMS_ONLY_NS, Backend
+from koordebpf.kernel.signals import SUMS_ONLY_NS, Backend
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
+from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.measured import MemoryParts
 from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
 from koordebpf.units import NS_PER_MS, NS_PER_S, PAGE_BYTES, format_bytes

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from koordebpf.errors import DecodeError
+from koordebpf.errors import DecodeError, SupportError
 from koordebpf.events.records import (
     CgroupMkdir,
     CgroupPopulated,
@@ -28,8 +28,10 @@ from koordebpf.events.records import (
     ThrottleStall,
     Totals,
 )
-from koordebpf.events.struct_layout import Layouts, compare_layout, offsets_of
 
+Members = tuple[tuple[str, str], ...]  # member and struct code, in the order of the C structure
+Layouts = Mapping[str, Members]
+CPU_LEVELS = 32  # KOORD_CPU_LEVELS
 KOORD_NAME_LEN = 136
 KOORD_HIST_SLOTS = 32
 KOORD_MAX_NUMA_NODES = 64
@@ -37,11 +39,10 @@ KOORD_MAX_NUMA_NODES = 64
 STALL_CAUSES = ("global", "limit", "compaction", "throttled", "other_global", "other_limit")
 NOT_KNOWN = (1 << 64) - 1  # koord_events.h: KOORD_NOT_KNOWN
 NO_LIMIT_PAGES = 1 << 46  # koord_events.h: include/linux/page_counter.h PAGE_COUNTER_MAX is LONG_MAX / page size
-
 _HEAD = (("head", "24s"),)
 _SUM = f"4Q{KOORD_HIST_SLOTS}I"
 _SUM_WORDS = 4 + KOORD_HIST_SLOTS
-
+# Member → struct code, in the order of the C structure.
 LAYOUTS: Layouts = {
     "koord_head": (("kind", "I"), ("size", "I"), ("ts_ns", "Q"), ("cgroup_id", "Q")),
     "koord_reclaim": (
@@ -152,6 +153,75 @@ LAYOUTS: Layouts = {
         ("lru_pages", "5Q"),
     ),
 }
+CPU_LAYOUTS: Layouts = {
+    "koord_cpu_key": (("cgroup_id", "Q"), ("hierarchy", "Q")),
+    "koord_cpu": (
+        ("usage_pass", "Q"),
+        ("usage_ns", "Q"),
+        ("throttle_pass", "Q"),
+        ("nr_periods", "Q"),
+        ("nr_throttled", "Q"),
+        ("throttled_ns", "Q"),
+    ),
+    "koord_cpu_settings": (
+        ("cpus", "I"),
+        ("reserved", "I"),
+        ("pass", "Q"),
+        ("hierarchy", "Q"),
+        ("is_v2", "Q"),
+        ("path", f"{CPU_LEVELS}I"),
+    ),
+}
+CPU_WORDS = len(CPU_LAYOUTS["koord_cpu"])  # every member is a u64
+_STRUCT_STALL = struct.Struct(f"<{_SUM * len(STALL_CAUSES)}3Q2I")
+_STRUCT_STALL_SUMS = struct.Struct(f"<{f'4Q{4 * KOORD_HIST_SLOTS}x' * len(STALL_CAUSES)}3Q2I")
+STALL_BYTES = _STRUCT_STALL.size
+MEMCG_LRU_AT = 10  # where `lru_pages` begins in a row of numbers, struct koord_memcg
+KIND_NUMBERS: Mapping[str, int] = {
+    "reclaim": 1,
+    "oom_kill": 2,
+    "cgroup_mkdir": 3,
+    "cgroup_rmdir": 4,
+    "cgroup_rename": 5,
+    "kswapd": 6,
+    "compaction": 7,
+    "throttled": 8,
+    "memstall": 9,
+    "populated": 10,
+    "migration": 11,
+}
+
+
+def offsets_of(members: Members) -> tuple[int, dict[str, int]]:
+    """Return the size of a structure and the offset of each member, in bytes."""
+    offsets: dict[str, int] = {}
+    size = 0
+    for member, code in members:
+        offsets[member] = size
+        size += struct.calcsize("<" + code)
+    return size, offsets
+
+
+def compare_layout(name: str, actual: tuple[int, Mapping[str, int]], members: Members) -> None:
+    """Hold the structure of this name against its members.
+
+    Raises:  SupportError: a member is missing, moved, or the size differs.
+    """
+    expected = offsets_of(members)
+    if actual != expected:
+        raise SupportError(
+            f"BPF record {name}",
+            f"the object lays it out as {actual}, this package as {expected}",
+            "Build the objects from this package's sources: make bpf.",
+        )
+
+
+def check_cpu_layout(name: str, actual: tuple[int, Mapping[str, int]]) -> None:
+    """Hold one structure of the object's BTF against this module.
+
+    Raises:  SupportError: a member is missing, moved, or the size differs.
+    """
+    compare_layout(name, actual, CPU_LAYOUTS[name])
 
 
 def _struct(name: str) -> struct.Struct:
@@ -166,14 +236,10 @@ _STRUCT_KSWAPD = _struct("koord_kswapd")
 _STRUCT_WAIT = _struct("koord_wait")
 _STRUCT_POPULATED = _struct("koord_populated")
 _STRUCT_MIGRATION = _struct("koord_migration")
-_STRUCT_STALL = struct.Struct(f"<{_SUM * len(STALL_CAUSES)}3Q2I")
-_STRUCT_STALL_SUMS = struct.Struct(f"<{f'4Q{4 * KOORD_HIST_SLOTS}x' * len(STALL_CAUSES)}3Q2I")
 _STRUCT_TOTALS = _struct("koord_totals")
 _STRUCT_MEMCG = _struct("koord_memcg")
 
-STALL_BYTES = _STRUCT_STALL.size
 MEMCG_WORDS = _STRUCT_MEMCG.size // 8  # every member is a u64
-MEMCG_LRU_AT = 10  # where `lru_pages` begins in a row of numbers, struct koord_memcg
 
 
 def expected_offsets(name: str) -> tuple[int, dict[str, int]]:
@@ -249,21 +315,6 @@ _DECODERS: Mapping[int, tuple[int, Callable[[bytes], Record]]] = {
     9: (_STRUCT_WAIT.size, _wait(MemoryStall)),
     10: (_STRUCT_POPULATED.size, _populated),
     11: (_STRUCT_MIGRATION.size, _migration),
-}
-
-
-KIND_NUMBERS: Mapping[str, int] = {
-    "reclaim": 1,
-    "oom_kill": 2,
-    "cgroup_mkdir": 3,
-    "cgroup_rmdir": 4,
-    "cgroup_rename": 5,
-    "kswapd": 6,
-    "compaction": 7,
-    "throttled": 8,
-    "memstall": 9,
-    "populated": 10,
-    "migration": 11,
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koordebpf.errors import DecodeError
-from koordebpf.events.struct_layout import Layouts, compare_layout
+from koordebpf.events.layout import Layouts, compare_layout
 
 SLOTS = 32  # KOORD_SCHED_SLOTS: slot i counts waits of [2^i, 2^(i+1)) µs; slot 0 also those below 1 µs
 

@@ -1,15 +1,26 @@
-"""Objects as bodies of requests, and answers as objects."""
+"""Objects as bodies of requests, answers as objects, and answers that are not what was asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from koordebpf.kube.malformed import MALFORMED, malformed
+from koordebpf.errors import KubeError
 
+MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 T = TypeVar("T")
+
+
+def reason(error: Exception) -> str:
+    """Return what is wrong, of one of `MALFORMED`."""
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def malformed(path: str, rule: str, error: Exception) -> KubeError:
+    """Return the error of an answer: what was asked, and the rule that the answer breaks."""
+    return KubeError(f"{path}: {rule}: {reason(error)}")
 
 
 def encoded(obj: msgspec.Struct, version: str, kind: str) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from koordebpf.kernel.node_files.strategy_files import KernelFile
+from koordebpf.kernel.host.strategy_files import KernelFile
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from koordebpf.clock import Clock
 from koordebpf.errors import KubeError
-from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.closing import have_ended
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.events import About, EventType
 from koordebpf.policy.memory import OutcomeArrived

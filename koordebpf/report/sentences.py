@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Plan
 from koordebpf.state.outcome import Outcome, Result

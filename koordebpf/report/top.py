@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from koordebpf.kernel.signals.quality import SignalQuality
-from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
+from koordebpf.kernel.signals import SignalQuality
+from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.cpu.best_effort import be_limit_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.measured import (

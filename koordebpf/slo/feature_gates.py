@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.manager.field_names import no_such
+from koordebpf.slo.manager.shapes import no_such
 
 # koordlet's gates and their defaults; those that are on are beta, the others alpha.
 _BETA = ("BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport")

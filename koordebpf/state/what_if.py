@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.manager.field_names import nearest
+from koordebpf.slo.manager.shapes import nearest
 from koordebpf.slo.nodeslo import STRATEGY_KEY, parse_nodeslo
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import strategy_of_frame

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.feature_round import evict_message
 from koordebpf.policy.plan import Balance, Candidate, Excluded, FeaturePlan, Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan, Victim

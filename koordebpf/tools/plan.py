@@ -23,10 +23,8 @@ from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.guards.rules import GuardLimits, closed_guards
-from koordebpf.slo.lint import strategy_doubts
-from koordebpf.slo.manager.field_names import UnknownField
-from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
-from koordebpf.slo.nodeslo import STRATEGY_KEY
+from koordebpf.slo.manager.shapes import UnknownField, unknown_in_config, unknown_in_nodeslo
+from koordebpf.slo.nodeslo import STRATEGY_KEY, strategy_doubts
 from koordebpf.slo.spec import spec_of_configmap
 from koordebpf.state.build import capacity_doubt, strategy_of_frame, view_of_frame
 from koordebpf.state.guard_facts import GuardFacts

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from koordebpf.kernel.signals.interface import BackendName
+from koordebpf.kernel.signals import BackendName
 from tests.bench.figure import at_most, figure
 from tests.bench.nodes import FullNode, full_node
 from tests.bench.report import CannotMeasure, Report

@@ -11,7 +11,7 @@ from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.kernel.cgroup.numa_stat import numa_held
+from koordebpf.kernel.cgroup.tables import numa_held
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.slo.katalyst.qos import QOS_LEVEL
 from koordebpf.state.build import view_of_frame

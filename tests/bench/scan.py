@@ -10,7 +10,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.events.layout import decode_memcgs, unpack_memcgs
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, find_memory_hierarchy, walk
-from koordebpf.kernel.signals.interface import Backend
+from koordebpf.kernel.signals import Backend
 from koordebpf.units import PAGE_BYTES
 from tests.bench.figure import figure
 from tests.bench.report import Report

@@ -10,7 +10,7 @@ import pytest
 
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.kube.clients.pod_resources import BoundCpus, bound_cpus
+from koordebpf.kube.clients.kubelet import BoundCpus, bound_cpus
 from koordebpf.kube.sources.cpu_manager import CpuManagerFile, CpuManagerState
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from tests.cluster.api import Object

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kube.clients.pod_resources import SOCKET, BoundCpus
+from koordebpf.kube.clients.kubelet import SOCKET, BoundCpus
 from tests.cluster.agent_image import IMAGE, ROOT
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
@@ -128,7 +128,7 @@ def test_the_sockets_that_it_mounts_answer(deployment: HostDeployment) -> None:
         return deployment.kubectl("-n", NAMESPACE, "exec", agent, "--", *command)
 
     # Policy none, and a runtime that runs the agent.
-    ask = f"from koordebpf.kube.clients.pod_resources import *; print(bound_cpus(Path('{SOCKET}')))"
+    ask = f"from koordebpf.kube.clients.kubelet import *; print(bound_cpus(Path('{SOCKET}')))"
     assert run("python", "-c", ask).strip() == str(BoundCpus())
     assert run("python", "-c", "from koordebpf.kube.clients.cri import Cri; print(Cri().version())").startswith(
         "containerd "

@@ -18,7 +18,7 @@ from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.cnr_taints import MANAGER, OWNED, CnrTaints
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource, Wanted
-from koordebpf.slo.katalyst.taints import TAINT_PREFIX
+from koordebpf.slo.katalyst.qos import TAINT_PREFIX
 from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
 from koordebpf.strategies.katalyst.decide import KatalystDecision

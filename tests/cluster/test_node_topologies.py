@@ -38,7 +38,7 @@ BATCH = {"name": "kubernetes.io/batch-cpu", "capacity": "1k", "allocatable": "1k
 ASK = """
 import sys, pathlib, msgspec
 from koordebpf.errors import KubeError
-from koordebpf.kube.clients.kubelet_config import kubelet_config
+from koordebpf.kube.clients.kubelet import kubelet_config
 from koordebpf.kube.http.transport import open_kubelet
 kubelet = open_kubelet("https://127.0.0.1:10250", pathlib.Path(sys.argv[1]), None, insecure=True)
 try:

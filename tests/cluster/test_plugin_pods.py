@@ -7,8 +7,7 @@ import msgspec
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.clients.protobuf import decode
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.plugins.pod_messages import PodMessages
-from koordebpf.kube.plugins.pods import POD_TABLE, pod_bytes
+from koordebpf.kube.plugins.pods import POD_TABLE, PodMessages, pod_bytes
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import node, pod
 from tests.contract.apiserver import until

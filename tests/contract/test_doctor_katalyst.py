@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 from koordebpf.kube.cache.cnr import CNR_PATH
 from koordebpf.state.pods.requests import RECLAIMED_CPU
 from koordebpf.strategies.katalyst import doctor

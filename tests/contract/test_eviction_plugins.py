@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from koordebpf.kube.plugins.pod_messages import PodMessages
+from koordebpf.kube.plugins.pods import PodMessages
 from koordebpf.strategies.katalyst.outside import EvictionPlugins
 from koordebpf.strategies.katalyst.registry import PluginRegistry
 from koordebpf.strategies.katalyst.rounds import RemoteCall

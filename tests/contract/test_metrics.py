@@ -28,7 +28,7 @@ from koordebpf.decision.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.foresight import EvictionWarningSettings

@@ -11,8 +11,7 @@ import pytest
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.clients.protobuf import encode
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.plugins.pod_messages import PROTOBUF, PodMessages
-from koordebpf.kube.plugins.pods import MAGIC, POD_TABLE, pod_bytes
+from koordebpf.kube.plugins.pods import MAGIC, POD_TABLE, PROTOBUF, PodMessages, pod_bytes
 from tests.contract.apiserver import Reply, Server, gives, pod, status, until
 
 ONE = msgspec.convert(pod("one", 1), Pod, strict=False)

@@ -15,7 +15,7 @@ import pytest
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.errors import KubeError
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.kube.clients.pod_resources import MESSAGES, PACKAGE, BoundCpus, PodCpus, bound_cpus
+from koordebpf.kube.clients.kubelet import MESSAGES, PACKAGE, BoundCpus, PodCpus, bound_cpus
 from koordebpf.kube.sources.cpu_manager import CpuManagerState
 from koordebpf.state.pods.facts import PodFacts, pod_facts
 from tests.contract.apiserver import until

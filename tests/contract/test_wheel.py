@@ -58,7 +58,7 @@ def test_its_user_finds_the_programs(wheel, tmp_path):
         [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    script = "from koordebpf.kernel.bpf.objects import *; print(object_path('koordebpf')); print(source_folder())"
+    script = "from koordebpf.kernel.bpf.programs import *; print(object_path('koordebpf')); print(source_folder())"
     found = subprocess.run(
         [str(python), "-c", script],
         cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True, capture_output=True, text=True,

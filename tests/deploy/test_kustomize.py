@@ -13,7 +13,7 @@ import pytest
 import koordebpf.kube.http.transport
 from koordebpf.decision.strategies import HOOK_GATES
 from koordebpf.kube.clients.cri import SOCKETS
-from koordebpf.kube.clients.pod_resources import SOCKET
+from koordebpf.kube.clients.kubelet import SOCKET
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.sources.api import CONFIG_NAMESPACE
 from koordebpf.report.http.listener import probes_beside

@@ -21,7 +21,7 @@ from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.backends.select import BACKEND_VARIABLE
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id, find_memory_hierarchy
 from koordebpf.kernel.cgroup.kill import KillTarget, kill_cgroup
-from koordebpf.kernel.signals.interface import Backend, SignalRequest
+from koordebpf.kernel.signals import Backend, SignalRequest
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.units import NS_PER_S
 from tests.host.rigs.cgroups import Cgroups, made_cgroups

@@ -13,7 +13,7 @@ import pytest
 
 from koordebpf.events.layout import decode, decode_stall
 from koordebpf.events.records import CgroupStall, Record
-from koordebpf.kernel.signals.interface import Backend
+from koordebpf.kernel.signals import Backend
 from koordebpf.units import PAGE_BYTES
 from tests.support.loads.storms import Storm, StormResult, can_count
 from tests.support.patience import patience

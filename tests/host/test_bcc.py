@@ -25,9 +25,9 @@ from koordebpf.events.layout import check_layout, decode, decode_totals
 from koordebpf.events.records import CgroupMkdir
 from koordebpf.kernel.backends import bcc
 from koordebpf.kernel.backends.bcc import BccSignals
-from koordebpf.kernel.bpf.objects import source_folder
+from koordebpf.kernel.bpf.programs import source_folder
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 from tests.support.bpf_ids import held_by, wait_for_none
 from tests.support.patience import patience
 from tests.support.started import StartedSince
@@ -44,7 +44,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from koordebpf.events.layout import check_layout
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 from koordebpf.kernel.backends.bcc import BccSignals
 root = Path(sys.argv[1])
 signals = BccSignals(SignalRequest(int(sys.argv[2]), int(sys.argv[3]), root, root, None), check_layout)

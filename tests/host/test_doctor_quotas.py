@@ -15,7 +15,7 @@ import pytest
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_memory_hierarchy
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 from koordebpf.tools.doctor.checks import quota_notes
 from koordebpf.tools.pod_explain import known_originals
 from tests.contract.apiserver import until

@@ -12,7 +12,7 @@ import pytest
 
 from koordebpf.decision.strategies import KERNEL_FILES
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
-from koordebpf.kernel.node_files.strategy_files import support_of_strategies
+from koordebpf.kernel.host.strategy_files import support_of_strategies
 
 ROOT = Path(__file__).parents[2]
 DEAD_MAN = "dead man's switch"

@@ -29,8 +29,7 @@ from koordebpf.kernel.backends.files import FilesSignals
 from koordebpf.kernel.backends.select import open_signals
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, walk
 from koordebpf.kernel.proc.psi import PressureFile
-from koordebpf.kernel.signals.interface import SignalRequest
-from koordebpf.kernel.signals.quality import quality_of
+from koordebpf.kernel.signals import SignalRequest, quality_of
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

@@ -18,7 +18,7 @@ from koordebpf.errors import SupportError
 from koordebpf.jobs.hardware.containers import ContainerCgroup
 from koordebpf.jobs.hardware.gpu import GpuCollector
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.kernel.gpu import Gpu, GpuProcess, Nvml
+from koordebpf.kernel.host.gpu import Gpu, GpuProcess, Nvml
 from koordebpf.state.series.kinds import KINDS
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import GIB, NS_PER_S
@@ -51,7 +51,7 @@ def nvml(said: Path) -> Iterator[Nvml]:
 def test_the_drivers_library_is_found_as_the_driver_names_it(said: Path, tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").symlink_to(FAKE)
     said.write_text(f"{TWO}process 1 42 {GIB}\n")
-    code = "from koordebpf.kernel.gpu import Nvml; print(Nvml().processes())"
+    code = "from koordebpf.kernel.host.gpu import Nvml; print(Nvml().processes())"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str((GpuProcess(B, 42, 0, GIB),))

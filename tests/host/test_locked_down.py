@@ -12,7 +12,7 @@ from koordebpf.events.layout import check_layout
 from koordebpf.kernel.backends.select import open_signals, passed_over_sentence
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.machine import host_facts
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 from koordebpf.tools.doctor.remedies import fixes_of
 from tests.conftest import OTHER_MACHINE
 from tests.support.bpf_ids import held_by

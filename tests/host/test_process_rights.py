@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.proc.core_sched import cookie_of
+from koordebpf.kernel.proc.tasks import cookie_of
 from tests.conftest import OTHER_MACHINE
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ DEPLOY = ROOT / "deploy"
 OTHER = 65534
 SCORE = """
 import sys
-from koordebpf.kernel.proc.oom_score import change_score
+from koordebpf.kernel.proc.tasks import change_score
 pid = int(sys.argv[1])
 try:
     change_score(pid, open(f"/proc/{pid}/cgroup").readline().strip().rpartition("/")[2], 500)
@@ -32,7 +32,7 @@ except OSError as error:
 COOKIE = """
 import sys
 from koordebpf.errors import SupportError
-from koordebpf.kernel.proc.core_sched import give_new_cookie
+from koordebpf.kernel.proc.tasks import give_new_cookie
 try:
     give_new_cookie(int(sys.argv[1]))
 except SupportError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.host.project_quota import project_of, project_use
+from koordebpf.kernel.host.disk_use import project_of, project_use
 from koordebpf.strategies.katalyst.rootfs import Container, RootfsCollector
 from koordebpf.units import MIB
 from tests.contract.apiserver import until

@@ -17,8 +17,7 @@ from koordebpf.errors import ConfigError, SupportError
 from koordebpf.events.layout import check_layout
 from koordebpf.kernel.backends.select import open_signals, passed_over_sentence, wanted_backend
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.signals.interface import SignalRequest
-from koordebpf.kernel.signals.quality import quality_of
+from koordebpf.kernel.signals import SignalRequest, quality_of
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent

@@ -28,7 +28,7 @@ from koordebpf.kernel.cgroup.hierarchy import (
     task_count,
 )
 from koordebpf.kernel.proc.psi import PressureFile
-from koordebpf.kernel.signals.interface import Backend, SignalRequest
+from koordebpf.kernel.signals import Backend, SignalRequest
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.state.measured import LedgerView, Measured, StallShares
 from koordebpf.state.stalls.ledger import OWN_LIMIT

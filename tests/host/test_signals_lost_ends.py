@@ -13,7 +13,7 @@ from koordebpf.events.layout import decode_totals
 from koordebpf.events.records import Totals
 from koordebpf.kernel.bpf.maps import SignalMaps
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
-from koordebpf.kernel.signals.interface import Backend
+from koordebpf.kernel.signals import Backend
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until

@@ -7,7 +7,7 @@ from pathlib import Path
 from koordebpf.events.layout import check_layout, decode_totals
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 from tests.host.conftest import make_child
 from tests.host.provoke import MIB, in_cgroup, set_limit, stall_of
 from tests.host.test_signals_filters import read_a_file

@@ -16,7 +16,7 @@ from koordebpf.events.layout import check_layout, decode_totals
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 from tests.host.provoke import MIB, in_cgroup, set_limit, stall_of
 from tests.host.test_signals_filters import read_a_file
 from tests.support.bpf_ids import held_by, wait_for_none

@@ -15,7 +15,7 @@ from koordebpf.events.layout import decode_memcgs
 from koordebpf.events.records import MemcgSample
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, cgroup_id, find_memory_hierarchy
-from koordebpf.kernel.signals.interface import Backend
+from koordebpf.kernel.signals import Backend
 from koordebpf.units import NS_PER_S, PAGE_BYTES, PAGE_SHIFT
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals, make_child

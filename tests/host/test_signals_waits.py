@@ -16,7 +16,7 @@ from koordebpf.events.layout import decode_totals, kinds_mask
 from koordebpf.events.records import CgroupStall, CompactionStall, MemoryStall, ReclaimStall, StallSum, ThrottleStall
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE
-from koordebpf.kernel.signals.interface import Backend
+from koordebpf.kernel.signals import Backend
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals, make_child

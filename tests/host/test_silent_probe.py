@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.proc.vmstat import Vmstat
-from koordebpf.kernel.signals.quality import GLOBAL_STALLS
+from koordebpf.kernel.signals import GLOBAL_STALLS
 from tests.conftest import OTHER_MACHINE
 from tests.host.conftest import MakeSignals
 from tests.host.provoke import MACHINE_BYTES, MIB, N, in_cgroup

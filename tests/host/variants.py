@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.bpf import objects
+from koordebpf.kernel.bpf import programs
 from tests.host.live_agent import ROOT
 from tests.support.loads.workloads import BUILD
 
@@ -35,7 +35,7 @@ def use_changed_programs(folder: Path, monkeypatch: pytest.MonkeyPatch, change: 
     kept = BUILD / "variants" / digest[:16]
     if not kept.exists():
         kept = _compile(folder / "bpf", changed, kept)
-    monkeypatch.setattr(objects, "_PACKAGED", kept)
+    monkeypatch.setattr(programs, "_PACKAGED", kept)
     monkeypatch.setenv("KOORDEBPF_BACKEND", "co-re")
 
 

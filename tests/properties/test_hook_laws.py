@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
-from koordebpf.slo.pods.share_pools import SharePool
+from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.pods.hook_pods import HookPod, annotated_pod

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hierarchy, find_perf_event_mount
 from koordebpf.kernel.host.block_devices import whole_disks
-from koordebpf.kernel.host.overlays import overlays
+from koordebpf.kernel.host.disk_use import overlays
 from koordebpf.kernel.proc.mounts import filesystem_of, read_mounts
 from koordebpf.strategies.resctrl.measure import ResctrlCollector
 from tests.support.values.sub_paths import SUB_PATHS

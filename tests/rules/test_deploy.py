@@ -27,7 +27,7 @@ KUBE = ROOT / "koordebpf/kube"
 FILES = sorted(path for path in DEPLOY.rglob("*.yaml"))
 # Who asks the API server, by module of koordebpf/kube.
 ASKING = {
-    "koordebpf-agent": ("sources/api.py", "sources/pdbs.py", "clients/evictions.py", "plugins/pod_messages.py"),
+    "koordebpf-agent": ("sources/api.py", "sources/pdbs.py", "clients/evictions.py", "plugins/pods.py"),
     "koordebpf-controller": ("clients/nodeslos.py", "clients/lease.py"),
 }
 ASKING_OTHERS = {
@@ -47,7 +47,7 @@ ASKING_WITH_A_COMPONENT = {
     NAMESPACE_LABELS: ("sources/namespaces.py",),
     POD_DELETION: ("clients/deletions.py",),
     KATALYST: ("sources/cnr.py", "clients/cnr_taints.py", "clients/taints.py"),
-    TOPOLOGY: ("colocation/node_topologies.py", "clients/kubelet_config.py"),
+    TOPOLOGY: ("colocation/node_topologies.py", "clients/kubelet.py"),
     BATCH_RESOURCES: ("colocation/source.py", "colocation/writes.py", "clients/lease.py"),
     NODE_METRIC: ("colocation/node_metrics.py",),
 }

@@ -18,7 +18,7 @@ _KERNEL = {
     "kernel/cgroup/freezer.py": "a kill's freeze and lifted limits, in the write-ahead log before; a successor ends it",
     "kernel/host/cpu_support.py": "opened and closed again, to tell whether it could be written",
     "kernel/host/protection.py": "oom_score_adj of the agent itself",
-    "kernel/proc/oom_score.py": "oom_score_adj of processes, which end; what each container had is on disk before",
+    "kernel/proc/tasks.py": "oom_score_adj of processes, which end; what each container had is on disk before",
 }
 _OWN = {
     "act/task_record.py",

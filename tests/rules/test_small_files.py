@@ -14,7 +14,6 @@ LEAST_LINES = 40
 REASONS = {
     "jobs/usage_series/values.py": "each job's settings are in its values.py, which the configuration imports",
     "kernel/host/pid_namespace.py": "a kernel interface by its name",
-    "kernel/host/zram.py": "a kernel interface by its name",
     "kernel/proc/self_usage.py": "psutil comes in through kernel only",
     "kube/sources/cnr.py": "a resource that is watched, by its name",
     "report/pages/explain_requests.py": "a page of koordebpf explain, which has one file for each",

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.decision.decide_tick import TickDecision, tick_view
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics

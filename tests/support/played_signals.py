@@ -12,8 +12,7 @@ from koordebpf.collect.scope import NodeScope
 from koordebpf.events.layout import STALL_CAUSES, expected_offsets
 from koordebpf.kernel.bpf.programs import EVERY_STALL
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, cgroup_id
-from koordebpf.kernel.signals.interface import BackendName, SignalSource
-from koordebpf.kernel.signals.quality import GLOBAL_STALLS, LIMIT_STALLS
+from koordebpf.kernel.signals import GLOBAL_STALLS, LIMIT_STALLS, BackendName, SignalSource
 from koordebpf.kube.cache.objects import ObjectMeta, Pod, PodStatus
 from koordebpf.units import PAGE_BYTES
 from tests.support.ticked_node import StillClock

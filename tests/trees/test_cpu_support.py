@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.host.cpu_support import support_of_suppression
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 
 BE = "kubepods/besteffort"
 V1 = {

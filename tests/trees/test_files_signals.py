@@ -11,9 +11,8 @@ import pytest
 
 from koordebpf.events.layout import decode
 from koordebpf.events.records import CgroupPopulated
-from koordebpf.kernel.backends.files import FilesSignals
-from koordebpf.kernel.backends.packing import KOORD_POPULATED
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.backends.files import KOORD_POPULATED, FilesSignals
+from koordebpf.kernel.signals import SignalRequest
 from tests.contract.apiserver import until
 
 MakeTree = Callable[[dict[str, Any]], Path]

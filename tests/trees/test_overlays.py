@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.host.overlays import NodeFiles, Overlay, node_files, open_below, overlays
+from koordebpf.kernel.host.disk_use import NodeFiles, Overlay, node_files, open_below, overlays
 from koordebpf.strategies.katalyst.rootfs import LayerTable, RootfsCollector
 from koordebpf.strategies.katalyst.values import ImageFs
 

@@ -11,7 +11,7 @@ import pytest
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.host.zram import zram_use
+from koordebpf.kernel.host.block_devices import zram_use
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
 from koordebpf.strategies.proactive_reclaim.measure import ReclaimCollector
 from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured

@@ -13,7 +13,7 @@ from koordebpf.jobs.usage_series.collector import MachineUse, PodsByNuma
 from koordebpf.jobs.usage_series.groups import UsageGroup
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu, NodeCpuTime
-from koordebpf.kernel.proc.numa_meminfo import NumaMeminfo
+from koordebpf.kernel.proc.meminfo import NumaMeminfo
 from koordebpf.units import NS_PER_S
 
 TICK_NS = NS_PER_S // os.sysconf("SC_CLK_TCK")

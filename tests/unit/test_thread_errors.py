@@ -23,12 +23,11 @@ from koordebpf.jobs.hardware.cpi import CpiCollector
 from koordebpf.jobs.prediction.keeper import CheckpointKeeper
 from koordebpf.kernel.cgroup.reaping import Reaping
 from koordebpf.kernel.io import worker as worker_module
-from koordebpf.kernel.io.stoppable_thread import StoppableThread
-from koordebpf.kernel.io.worker import supervisors, thread_problems
-from koordebpf.kernel.proc import core_sched
+from koordebpf.kernel.io.worker import StoppableThread, supervisors, thread_problems
+from koordebpf.kernel.proc import tasks
 from koordebpf.kube.http import deadlines as deadlines_module
 from koordebpf.kube.http.deadlines import OpenConnections
-from koordebpf.kube.plugins.pod_messages import PodMessages
+from koordebpf.kube.plugins.pods import PodMessages
 from koordebpf.policy.requests import SoftNotice
 from koordebpf.store import node_lock as lock_module
 from koordebpf.store import pod_list as list_module
@@ -301,7 +300,7 @@ def test_reapers_beside_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_thread_of_core_scheduling_meets_is_raised() -> None:
     with pytest.raises(Injected):
-        core_sched._in_thread(Fault(lambda: None))
+        tasks._in_thread(Fault(lambda: None))
 
 
 def test_stoppable_threads() -> None:

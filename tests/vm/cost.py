@@ -21,7 +21,7 @@ from koordebpf.events.layout import check_layout
 from koordebpf.kernel.backends.select import open_signals
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-from koordebpf.kernel.signals.interface import Backend
+from koordebpf.kernel.signals import Backend
 from tests.support.bpf_ids import held_by, runs_counted
 from tests.support.loads.workloads import BUILD
 from tests.support.nodes import MIB, NodeCgroup

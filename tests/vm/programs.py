@@ -10,7 +10,7 @@ import msgspec
 
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.bpf.co_re import CoreObject
-from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.bpf.programs import object_path
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 
 _SOURCES = Path(__file__).parents[2] / "bpf"

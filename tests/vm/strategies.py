@@ -8,7 +8,7 @@ from pathlib import Path
 
 from koordebpf.decision.strategies import KERNEL_FILES
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
-from koordebpf.kernel.node_files.strategy_files import KernelFile, file_of
+from koordebpf.kernel.host.strategy_files import KernelFile, file_of
 
 _CONTROLLERS = ("memory", "cpu", "cpuset", "io", "blkio")
 _NONE = "–"

@@ -13,7 +13,7 @@ from koordebpf.act.evict.unfinished_kill import KILL_DEADLINE_NS, UnfinishedKill
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillTarget, raise_thread_priority
 from koordebpf.kernel.cgroup.lifted import CpuLimit, lift, limits_of, restore_limits
-from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.closing import have_ended
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result

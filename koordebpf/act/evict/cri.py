@@ -15,7 +15,7 @@ import msgspec
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.errors import KubeError
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
-from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.closing import have_ended
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.cri import PodContainers, RunningContainer, StopResult
 from koordebpf.policy.plan import Victim

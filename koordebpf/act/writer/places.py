@@ -27,9 +27,9 @@ from koordebpf.kernel.cgroup.files import (
 )
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.tables import Table, differing, with_rows
+from koordebpf.kernel.host.sched_features import format_feature, parse_feature
+from koordebpf.kernel.host.schemata import format_part, group_of, parse_part
 from koordebpf.kernel.io.text_file import OpenKernelFiles, Overtaken, read_kernel_file, write_kernel_file
-from koordebpf.kernel.node_files.sched_features import format_feature, parse_feature
-from koordebpf.kernel.node_files.schemata import format_part, group_of, parse_part
 from koordebpf.policy.reconcile.values import FileKey
 
 _RESULTS = {

@@ -9,9 +9,8 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.pod_keys import read_by_name
 from koordebpf.decision.strategies import may_choose_any, reads_cnr
 from koordebpf.errors import NOT_GIVEN, ConfigError
-from koordebpf.kube.sources.base import Source
+from koordebpf.kube.sources.base import MergedSource, Source
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.kube.sources.merged import MergedSource
 from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.runner.own_kubelet import open_own_kubelet
 from koordebpf.slo.pods.eviction import may_be_evicted

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from koordebpf.errors import KubeError
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.kube.clients.pod_resources import SOCKET, BoundCpus, bound_cpus
+from koordebpf.kube.clients.kubelet import SOCKET, BoundCpus, bound_cpus
 from koordebpf.kube.sources.cpu_manager import CpuManagerState
 from koordebpf.state.pods.facts import PodFacts
 

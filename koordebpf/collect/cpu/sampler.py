@@ -10,7 +10,7 @@ from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.slo.strategies.cpu_threshold_rules import cpu_window_s
+from koordebpf.slo.strategies.threshold_rules import cpu_window_s
 from koordebpf.state.cpu.best_effort import be_request_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.series.node import NodeSeries

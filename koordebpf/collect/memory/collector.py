@@ -22,7 +22,7 @@ from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
 from koordebpf.kernel.proc.meminfo import Meminfo
-from koordebpf.kernel.signals.interface import Backend
+from koordebpf.kernel.signals import Backend
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts, StrayMeasure
 from koordebpf.state.series.growth import GrowthTable
 from koordebpf.state.stalls.sums import LimitedCgroup, Row, ScanSums, cgroup_used_bytes, packed

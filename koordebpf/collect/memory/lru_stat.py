@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from koordebpf.kernel.cgroup.files import Version
-from koordebpf.kernel.io.fd_file import KeptFile
+from koordebpf.kernel.io.text_file import KeptFile
 
 _STAT_BYTES = 1 << 13  # memory.stat of 6.18 has 1.6 KiB
 _ROWS = "((?:in)?active_(?:anon|file)|workingset_(?:refault|activate)(?:_anon|_file)?) ([0-9]+)$"

@@ -19,6 +19,7 @@ import msgspec
 
 from koordebpf.errors import ConfigError, KoordebpfError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
+from koordebpf.kube.body import MALFORMED
 from koordebpf.kube.cache.node_metric import NodeMetric, ResourceUse, decode_node_metric
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.cache.store import decode_pod
@@ -26,7 +27,6 @@ from koordebpf.kube.clients.nodeslos import NodeSLOMeta
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.source import Readers
 from koordebpf.kube.colocation.writes import WrittenMetric
-from koordebpf.kube.malformed import MALFORMED
 from koordebpf.policy.batch.facts import (
     NOTHING,
     CpuMemory,
@@ -40,8 +40,7 @@ from koordebpf.policy.batch.facts import (
 from koordebpf.policy.batch.formulas import RESOURCES
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION, RESOURCE_STATUS_ANNOTATION
-from koordebpf.slo.pods.priority import koord_priority
-from koordebpf.slo.pods.qos import koord_qos_or_default
+from koordebpf.slo.pods.qos import koord_priority, koord_qos_or_default
 from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, cpu_requests, memory_requests
 from koordebpf.units import NS_PER_S

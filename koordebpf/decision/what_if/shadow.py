@@ -14,8 +14,7 @@ from koordebpf.decision.what_if.observed import Observed, Observer
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.week import NEAR_S, Lead, NodeCounts, ShadowCounts, ShadowDay
 from koordebpf.decision.what_if.world import Eviction, World
-from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
-from koordebpf.slo.strategies.threshold_rules import memory_evict_problem
+from koordebpf.slo.strategies.threshold_rules import memory_evict_problem, threshold_bytes
 from koordebpf.state.build import strategy_of_frame
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods

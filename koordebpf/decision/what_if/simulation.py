@@ -18,7 +18,7 @@ from koordebpf.decision.what_if.observed import Observed, Observer
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.world import HELD_NS, RELEASE_NS, Eviction, Step, World
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
+from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 
 _MAX_LISTED = 1_000  # evictions with their names; more are only counted

@@ -23,7 +23,7 @@ from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.evict.overdue import EvictedPods
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, after, settled
 from koordebpf.policy.plan import Candidate
-from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
+from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.amount import CPU, MEMORY, USED
 from koordebpf.state.build import with_memory
 from koordebpf.state.decision_memory import DecisionMemory

@@ -11,7 +11,7 @@ from koordebpf.errors import SupportError
 from koordebpf.jobs.hardware.beside_loop import BesideLoop
 from koordebpf.jobs.hardware.containers import ContainerCgroup, containers_of
 from koordebpf.kernel.cgroup.subtree import pids
-from koordebpf.kernel.gpu import Gpu, GpuProcess, Nvml
+from koordebpf.kernel.host.gpu import Gpu, GpuProcess, Nvml
 from koordebpf.runner.context import NodeContext
 from koordebpf.state.series.kinds import (
     CONTAINER_GPU_CORE,

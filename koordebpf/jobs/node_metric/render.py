@@ -15,8 +15,7 @@ import msgspec
 from koordebpf.errors import ConfigError
 from koordebpf.quantity import cpu_text, memory_text
 from koordebpf.slo.go_duration import duration_ns, go_duration
-from koordebpf.slo.pods.priority import koord_priority
-from koordebpf.slo.pods.qos import koord_qos_or_default
+from koordebpf.slo.pods.qos import koord_priority, koord_qos_or_default
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.prediction import Amounts, ProdPrediction

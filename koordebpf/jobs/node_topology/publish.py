@@ -21,7 +21,7 @@ from koordebpf.jobs.node_topology.merge import Object, difference, differs_in_an
 from koordebpf.jobs.node_topology.report import Known, NodeInfo, Report, topology_report
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology
-from koordebpf.kube.clients.kubelet_config import KubeletConfig
+from koordebpf.kube.clients.kubelet import KubeletConfig
 from koordebpf.kube.colocation.node_topologies import written_at
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.state.cpu.measured import CpuManager

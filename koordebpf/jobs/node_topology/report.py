@@ -16,16 +16,19 @@ from koordebpf.kernel.host.numa_nodes import NumaNode
 from koordebpf.kernel.host.processors import CpuModel, Processor
 from koordebpf.kernel.proc.cpu_topology import Cpu
 from koordebpf.kube.cache.objects import Node
-from koordebpf.kube.clients.kubelet_config import KubeletConfig
+from koordebpf.kube.clients.kubelet import KubeletConfig
 from koordebpf.quantity import cpu_text, memory_text, quantity_bytes, quantity_millicpu
 from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,
     POD_ALLOCATIONS_ANNOTATION,
     RESERVATION_ANNOTATION,
     SYSTEM_QOS_ANNOTATION,
+    BoundPod,
+    SharePool,
+    SharePools,
+    share_pools,
 )
 from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARED_POOLS_ANNOTATION
-from koordebpf.slo.pods.share_pools import BoundPod, SharePool, SharePools, share_pools
 from koordebpf.state.cpu.measured import CpuManager
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import FINISHED_PHASES

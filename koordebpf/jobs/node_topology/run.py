@@ -23,7 +23,7 @@ from koordebpf.jobs.node_topology.report import NodeInfo, Report
 from koordebpf.kernel.host.numa_nodes import numa_nodes, with_all_memory
 from koordebpf.kernel.host.processors import PROC, SYSFS, ProcessorFiles, cpu_model
 from koordebpf.kernel.proc.meminfo import Meminfo
-from koordebpf.kube.clients.kubelet_config import KubeletConfig, kubelet_config
+from koordebpf.kube.clients.kubelet import KubeletConfig, kubelet_config
 from koordebpf.kube.colocation.node_topologies import NodeTopologies
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.cpu_manager import STATE
@@ -31,7 +31,7 @@ from koordebpf.quantity import parse_quantity
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.prom.koordlet import node_gauge
 from koordebpf.runner.own_kubelet import open_own_kubelet
-from koordebpf.slo.pods.share_pools import SharePools
+from koordebpf.slo.pods.cpu_placement import SharePools
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koordebpf.units import NS_PER_S
 

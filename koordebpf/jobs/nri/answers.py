@@ -24,9 +24,8 @@ from koordebpf.kernel.cgroup.files import format_cpu_list
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
-from koordebpf.kernel.proc.time_slice import shorten_time_slice
-from koordebpf.kube.nri.counts import BUCKETS_MS, NriCounts
-from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
+from koordebpf.kernel.proc.tasks import shorten_time_slice
+from koordebpf.kube.nri.values import BUCKETS_MS, Answer, NriContainer, NriCounts, NriPod, NriResources
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.slo.pods.resource_status import NodePools, node_pools

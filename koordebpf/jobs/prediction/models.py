@@ -21,7 +21,7 @@ from koordebpf.jobs.prediction.checkpoint import (
     HistogramCheckpoint,
     ModelCheckpoint,
 )
-from koordebpf.slo.pods.priority import BANDS
+from koordebpf.slo.pods.qos import BANDS
 from koordebpf.state.prediction import Amounts, HalfLives
 from koordebpf.units import NS_PER_S
 

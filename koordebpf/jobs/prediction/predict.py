@@ -12,8 +12,7 @@ from koordebpf.jobs.prediction.models import BAND_UIDS, NO_BAND, NODE_UID, SYSTE
 from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.kube.cache.objects import Node, Pod
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
-from koordebpf.slo.pods.priority import koord_priority
-from koordebpf.slo.pods.qos import koord_qos_or_default
+from koordebpf.slo.pods.qos import koord_priority, koord_qos_or_default
 from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.facts import PodFacts, seconds_of
 from koordebpf.state.pods.requests import NATIVE_CPU, NATIVE_MEMORY, cpu_requests, memory_requests

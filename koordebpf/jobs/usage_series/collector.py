@@ -17,12 +17,11 @@ from koordebpf.jobs.usage_series.counters import CounterRates, ThrottledRatios
 from koordebpf.jobs.usage_series.cpu import CpuCounters, cpu_mounts, open_cpu
 from koordebpf.jobs.usage_series.groups import GroupKeys, InTurn, Samples, UsageGroup, UsageGroups, system_samples
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, ControllerMount, find_controllers
-from koordebpf.kernel.cgroup.numa_stat import numa_held
+from koordebpf.kernel.cgroup.tables import numa_held
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.cpu_usage import NodeCpuTime
-from koordebpf.kernel.proc.meminfo import Meminfo
-from koordebpf.kernel.proc.numa_meminfo import NumaMeminfo
+from koordebpf.kernel.proc.meminfo import Meminfo, NumaMeminfo
 from koordebpf.runner.context import NodeContext
 from koordebpf.state.series.kinds import (
     BE_CPU,

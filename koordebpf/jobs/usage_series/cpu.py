@@ -10,9 +10,9 @@ from typing import Protocol
 import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
-from koordebpf.events.cpu_rows import CPU_WORDS, check_cpu_layout
+from koordebpf.events.layout import CPU_WORDS, check_cpu_layout
 from koordebpf.jobs.usage_series.groups import InTurn, UsageGroup
-from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, CpuScan
+from koordebpf.kernel.bpf.iterators import CpuHierarchy, CpuScan
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu
 

@@ -15,13 +15,11 @@ from koordebpf.errors import ConfigError, SupportError
 from koordebpf.kernel.bcc.process import TIME_LIMIT_S, Builder
 from koordebpf.kernel.bpf.libbpf import Map, RingReader
 from koordebpf.kernel.bpf.maps import SignalMaps
-from koordebpf.kernel.bpf.objects import source_folder
 from koordebpf.kernel.bpf.perf_buffer import PerfReader
-from koordebpf.kernel.bpf.probe_health import ProbeWatch
-from koordebpf.kernel.bpf.programs import SCAN_TOPIC, SIGNALS, describe
-from koordebpf.kernel.bpf.recursion_misses import RecursionMisses
+from koordebpf.kernel.bpf.probe_health import ProbeWatch, RecursionMisses
+from koordebpf.kernel.bpf.programs import SCAN_TOPIC, SIGNALS, describe, source_folder
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.signals.interface import BackendName, LayoutCheck, SignalRequest, SignalSource
+from koordebpf.kernel.signals import BackendName, LayoutCheck, SignalRequest, SignalSource
 
 # An older release, as "5.4", whose ways are taken on this kernel: perf buffer before 5.8, arrays not mapped before 5.5.
 RELEASE_VARIABLE = "KOORDEBPF_BCC_RELEASE"

@@ -12,14 +12,12 @@ from collections.abc import Collection
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.bpf.co_re import CoreObject
+from koordebpf.kernel.bpf.iterators import MemcgScan
 from koordebpf.kernel.bpf.maps import SignalMaps
-from koordebpf.kernel.bpf.memcg_iter import MemcgScan
-from koordebpf.kernel.bpf.objects import object_path
-from koordebpf.kernel.bpf.probe_health import ProbeWatch
-from koordebpf.kernel.bpf.programs import SCAN, SIGNALS, describe
-from koordebpf.kernel.bpf.recursion_misses import RecursionMisses
+from koordebpf.kernel.bpf.probe_health import ProbeWatch, RecursionMisses
+from koordebpf.kernel.bpf.programs import SCAN, SIGNALS, describe, object_path
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.signals.interface import BackendName, LayoutCheck, SignalRequest, SignalSource
+from koordebpf.kernel.signals import BackendName, LayoutCheck, SignalRequest, SignalSource
 
 _STRUCTS = (
     "koord_head",

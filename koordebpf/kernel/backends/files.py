@@ -8,30 +8,44 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
-from koordebpf.kernel.backends import packing
 from koordebpf.kernel.backends.limit_events import LimitEvents
-from koordebpf.kernel.backends.packing import pack_stall
 from koordebpf.kernel.cgroup.tree import CgroupTree, Change, TreeCgroup
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile
 from koordebpf.kernel.proc.vmstat import Vmstat, VmstatValues
-from koordebpf.kernel.signals.interface import BackendName, SignalRequest, SignalSource
-from koordebpf.kernel.signals.quality import CGROUP_LIFECYCLE
+from koordebpf.kernel.signals import CGROUP_LIFECYCLE, BackendName, SignalRequest, SignalSource
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
+# enum koord_kind
+KOORD_OOM_KILL = 2
+KOORD_CGROUP_MKDIR = 3
+KOORD_CGROUP_RMDIR = 4
+KOORD_CGROUP_RENAME = 5
+KOORD_POPULATED = 10
+KOORD_NAME_LEN = 136
+KOORD_HIST_SLOTS = 32
+KOORD_MAX_NUMA_NODES = 64
+_CGROUP = struct.Struct(f"<IIQQQII{KOORD_NAME_LEN}s")
+_OOM_KILL = struct.Struct("<IIQQQ4QII16s")
+_POPULATED = struct.Struct("<IIQQII")
+_SUM = struct.Struct(f"<4Q{4 * KOORD_HIST_SLOTS}x")
+_STALL_TAIL = struct.Struct("<3Q2I")
+_TOTALS = struct.Struct(f"<11Q56x2Q16x{KOORD_MAX_NUMA_NODES}Q{2 * 8 * KOORD_MAX_NUMA_NODES}x")
+_CAUSES = 6  # struct koord_stall: global, limit, compaction, throttled, other_global, other_limit
 # Members of struct koord_stall, by place.
-_GLOBAL, _LIMIT, _COMPACTION, _OTHER_GLOBAL, _CAUSES = 0, 1, 2, 4, 6
+_GLOBAL, _LIMIT, _COMPACTION, _OTHER_GLOBAL = 0, 1, 2, 4
 _NS_PER_US = 1_000
 _FILE_BYTES = 1 << 10
 _CGROUP_EVENTS = "cgroup.events"
 _KINDS: dict[Change, int] = {
-    "born": packing.KOORD_CGROUP_MKDIR,
-    "died": packing.KOORD_CGROUP_RMDIR,
-    "renamed": packing.KOORD_CGROUP_RENAME,
+    "born": KOORD_CGROUP_MKDIR,
+    "died": KOORD_CGROUP_RMDIR,
+    "renamed": KOORD_CGROUP_RENAME,
 }
 # enum koord_kind as bits: OOM kill, cgroup mkdir, rmdir, rename. What the agent lives on.
 _NEEDED_KINDS = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5
@@ -40,6 +54,52 @@ _NEEDED_KINDS = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5
 _LOOK_NS = 100 * NS_PER_MS
 # Why 30 s: what no event tells (a controller that is switched on later, watches that are free again) is found then.
 _COMPARE_NS = 30 * NS_PER_S
+
+
+def pack_cgroup(kind: int, ts_ns: int, cgroup_id: int, parent_id: int, level: int, name: str) -> bytes:
+    """Return struct koord_cgroup; a name that is too long is cut and marked."""
+    raw = os.fsencode(name)
+    is_cut = len(raw) >= KOORD_NAME_LEN
+    return _CGROUP.pack(
+        kind, _CGROUP.size, ts_ns, cgroup_id, parent_id, level, is_cut, raw[: KOORD_NAME_LEN - 1] if is_cut else raw
+    )
+
+
+def pack_oom_kill(ts_ns: int, cgroup_id: int, limit_id: int, *, is_global: bool) -> bytes:
+    """Return struct koord_oom_kill of a victim that nothing but its cgroup is known of."""
+    return _OOM_KILL.pack(KOORD_OOM_KILL, _OOM_KILL.size, ts_ns, cgroup_id, limit_id, 0, 0, 0, 0, 0, is_global, b"")
+
+
+def pack_populated(ts_ns: int, cgroup_id: int, level: int, *, populated: bool) -> bytes:
+    """Return struct koord_populated."""
+    return _POPULATED.pack(KOORD_POPULATED, _POPULATED.size, ts_ns, cgroup_id, populated, level)
+
+
+def pack_stall(sums: Sequence[tuple[int, int]], some_ns: int, changed_ts_ns: int) -> bytes:
+    """Return struct koord_stall of (count, total_ns) for each of its six causes, without histograms and maxima."""
+    if len(sums) != _CAUSES:
+        raise ValueError(f"{len(sums)} causes: must be {_CAUSES}")
+    body = b"".join(_SUM.pack(count, total_ns, 0, 0) for count, total_ns in sums)
+    return body + _STALL_TAIL.pack(some_ns, changed_ts_ns, changed_ts_ns, 0, 0)
+
+
+def pack_totals(
+    *,
+    episodes: int,
+    compactions: int,
+    populated: int,
+    oom_kills: int,
+    births: int,
+    deaths: int,
+    ring_sent: int,
+    ring_lost: int,
+    node_some_ns: int,
+    node_changed_ts_ns: int,
+    kswapd_runs: int,
+) -> bytes:
+    """Return struct koord_totals; kswapd's runs, which nothing tells apart by NUMA node, stand in node 0."""
+    head = (episodes, compactions, 0, 0, populated, 0, oom_kills, births, deaths, ring_sent, ring_lost)
+    return _TOTALS.pack(*head, node_some_ns, node_changed_ts_ns, kswapd_runs, *(0,) * (KOORD_MAX_NUMA_NODES - 1))
 
 
 # Time lost to memory in each cgroup, from the totals of the memory.pressure files; without them, counts of limit hits.
@@ -288,9 +348,7 @@ class FilesSignals:
                     self._limits.fired(cgroup, now_ns)
                 continue
             self._account(what, cgroup)
-            packed = packing.pack_cgroup(
-                _KINDS[what], now_ns, cgroup.cgroup_id, cgroup.parent_id, cgroup.level, cgroup.name
-            )
+            packed = pack_cgroup(_KINDS[what], now_ns, cgroup.cgroup_id, cgroup.parent_id, cgroup.level, cgroup.name)
             self._send(records, _KINDS[what], cgroup.cgroup_id, packed)
         if now_ns - self._looked_ns >= _LOOK_NS:
             self._looked_ns = now_ns
@@ -301,9 +359,9 @@ class FilesSignals:
                 self._look_at_populated(cgroup, now_ns, records)
             self._fresh.clear()
         for kill in self._limits.take_kills(now_ns):
-            packed = packing.pack_oom_kill(now_ns, kill.cgroup_id, kill.limit_id, is_global=kill.is_global)
+            packed = pack_oom_kill(now_ns, kill.cgroup_id, kill.limit_id, is_global=kill.is_global)
             for _ in range(kill.count):
-                self._send(records, packing.KOORD_OOM_KILL, kill.cgroup_id, packed)
+                self._send(records, KOORD_OOM_KILL, kill.cgroup_id, packed)
         return records
 
     def _account(self, what: Change, cgroup: TreeCgroup) -> None:
@@ -342,8 +400,8 @@ class FilesSignals:
             return  # cgroup.events has the freezer's state too
         self._populated[cgroup.cgroup_id] = populated
         self._populated_changes += 1
-        packed = packing.pack_populated(now_ns, cgroup.cgroup_id, cgroup.level, populated=populated)
-        self._send(records, packing.KOORD_POPULATED, cgroup.cgroup_id, packed)
+        packed = pack_populated(now_ns, cgroup.cgroup_id, cgroup.level, populated=populated)
+        self._send(records, KOORD_POPULATED, cgroup.cgroup_id, packed)
 
     def totals(self) -> bytes:
         """Return struct koord_totals as it is now. kswapd: its runs, of all NUMA nodes in node 0.
@@ -359,7 +417,7 @@ class FilesSignals:
         kills = self._limits.kills
         if self._request.node_cgroup_id is None:  # the root cgroup's own tasks stand in no cgroup's file
             kills = max(kills, (now.oom_kill or 0) - (first.oom_kill or 0))
-        return packing.pack_totals(
+        return pack_totals(
             episodes=now.allocstall - first.allocstall + self._limits.hits,
             compactions=(now.compact_stall or 0) - (first.compact_stall or 0),
             populated=self._populated_changes,

@@ -14,7 +14,7 @@ import msgspec
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.tree import CgroupTree, TreeCgroup
 from koordebpf.kernel.proc.vmstat import VmstatValues
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 from koordebpf.units import NS_PER_S
 
 _FILE_BYTES = 1 << 12

@@ -11,7 +11,7 @@ from koordebpf.kernel.backends.bcc import BccSignals
 from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.backends.files import FilesSignals
 from koordebpf.kernel.bcc.process import TIME_LIMIT_S
-from koordebpf.kernel.signals.interface import Backend, BackendName, LayoutCheck, SignalRequest, SignalSource
+from koordebpf.kernel.signals import Backend, BackendName, LayoutCheck, SignalRequest, SignalSource
 
 WantedBackend = Literal["auto", "co-re", "bcc", "files"]
 

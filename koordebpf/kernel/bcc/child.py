@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.bcc import fd_passing
+from koordebpf.kernel.bcc import process
 from koordebpf.kernel.bpf.programs import partner_of
 
 # Distributions put it beside their own Python, which need not be the one that runs this.
@@ -43,16 +43,16 @@ def main(arguments: list[str]) -> None:
         try:
             built = Built(import_bcc(), Path(folder), flags)
         except SupportError as error:
-            fd_passing.send(end, {"refused": [error.feature, error.reason, error.remedy]})
+            process.send(end, {"refused": [error.feature, error.reason, error.remedy]})
             return
         maps, map_fds = built.maps()
-        fd_passing.send(end, {"layouts": built.layouts(), "maps": maps}, map_fds)
+        process.send(end, {"layouts": built.layouts(), "maps": maps}, map_fds)
         try:
-            fd_passing.receive(end)
+            process.receive(end)
         except EOFError:  # what was built is not what the parent reads: nothing is attached
             return
         programs, fds = built.attach()
-        fd_passing.send(end, {"programs": programs}, fds)
+        process.send(end, {"programs": programs}, fds)
 
 
 def import_bcc() -> Any:

@@ -1,10 +1,16 @@
-"""The life of the child that builds programs with bcc: started, asked twice, ended within a time, never left behind."""
+"""The child that builds programs with bcc: started, asked twice, ended within a time, never left behind.
+
+It passes values and open files over a Unix socket (SCM_RIGHTS). The receiver owns the files: they stay open when the
+sender exits.
+"""
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,8 +20,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.bcc import fd_passing
 
+_MAX_FDS = 253  # SCM_MAX_FD, include/net/scm.h
+_MAX_BYTES = 1 << 20
+_FD_BYTES = array.array("i").itemsize
 # Why 900 s: it takes 2.5 s, emulated 30 s, emulated and with a tenth of a CPU minutes. Only what hangs
 # shall meet it.
 TIME_LIMIT_S = 900.0
@@ -23,6 +31,47 @@ _FEATURE = "BPF programs by bcc"
 _LAST_LINES = 4
 _LAST_BYTES = 2000
 _PACKAGES = Path(__file__).parents[3]
+
+
+def channel() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends; each message arrives whole, and an end that is closed reads as EOFError."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(end: socket.socket, value: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    """Send a value that JSON can hold, and then the files."""
+    end.send(json.dumps({"value": value, "fds": len(fds)}).encode())
+    for at in range(0, len(fds), _MAX_FDS):
+        batch = array.array("i", fds[at : at + _MAX_FDS])
+        end.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, batch)])
+
+
+def receive(end: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return what the other end sent; the files are closed on exec.
+
+    Raises:  EOFError: the other end is closed, or closed half-way. TimeoutError: as the socket's timeout says. What had
+             arrived is closed then.
+    """
+    head = end.recv(_MAX_BYTES)
+    if not head:
+        raise EOFError("nothing was sent")
+    message = json.loads(head)
+    fds: list[int] = []
+    try:
+        while len(fds) < message["fds"]:
+            space = socket.CMSG_SPACE(_MAX_FDS * _FD_BYTES)
+            data, ancillary, flags, _ = end.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
+            arrived = array.array("i")
+            for _, _, payload in ancillary:
+                arrived.frombytes(payload[: len(payload) // _FD_BYTES * _FD_BYTES])
+            fds.extend(arrived)
+            if not data or not arrived or flags & socket.MSG_CTRUNC:
+                raise EOFError(f"{len(fds)} of {message['fds']} files arrived")
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return message["value"], fds
 
 
 class Builder:
@@ -34,7 +83,7 @@ class Builder:
     def __init__(self, sources: Path, flags: Sequence[str] = (), time_limit_s: float = TIME_LIMIT_S) -> None:
         self._time_limit_s = time_limit_s
         self._deadline_s = time.monotonic() + time_limit_s
-        self._end, theirs = fd_passing.channel()
+        self._end, theirs = channel()
         # What it prints: a pipe would fill up, and /tmp may be read-only.
         self._words_fd = os.memfd_create("bcc stderr", os.MFD_CLOEXEC)
         path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
@@ -64,7 +113,7 @@ class Builder:
     def attach(self) -> tuple[dict[str, Any], list[int]]:
         """Return which programs are attached now, and fds of the programs and of what keeps them so; the caller's."""
         try:
-            fd_passing.send(self._end, {"attach": True})
+            send(self._end, {"attach": True})
         except OSError:
             raise self._failed() from None
         return self._receive()
@@ -72,7 +121,7 @@ class Builder:
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         self._end.settimeout(max(0.001, self._deadline_s - time.monotonic()))
         try:
-            answer, fds = fd_passing.receive(self._end)
+            answer, fds = receive(self._end)
         except TimeoutError:
             raise SupportError(
                 _FEATURE,

@@ -15,10 +15,10 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.bpf.lockdown import explain_refusal, opening
 from koordebpf.kernel.bpf.maps import Element, numa_node_ids
-from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.bpf.programs import object_path
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 from koordebpf.units import PAGE_SHIFT
 
 Mode = Literal["off", "count", "kill"]

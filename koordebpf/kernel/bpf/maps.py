@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.libbpf import Map
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 from koordebpf.units import PAGE_SHIFT
 
 _FIRST = bytes(4)  # key of an array's only element

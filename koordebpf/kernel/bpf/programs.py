@@ -1,15 +1,20 @@
-"""What each BPF program is to a reader of `doctor`, whichever backend built it, and what its absence costs."""
+"""The BPF programs: where they are, compiled and as C, and what each is to a reader of `doctor`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf.lockdown import explain_refusal
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 
+_KERNEL = Path(__file__).parents[1]
+_PACKAGED = _KERNEL / "objects"
+_CHECKOUT = _KERNEL.parents[1] / "bpf" / "build"
+_PACKAGED_SOURCES = _KERNEL / "sources"
 SCAN = "scan_memcgs"
 SCAN_TOPIC = "memcg_iter"  # CO-RE only
-
 # What is left open, or not known of, where the kernel passes over a run of one of these.
 ENDS = (
     "on_mm_vmscan_direct_reclaim_end",
@@ -18,9 +23,7 @@ ENDS = (
     "on_psi_memstall_leave",
 )
 LIFECYCLE = ("on_cgroup_mkdir", "on_cgroup_rmdir", "on_cgroup_rename")
-
 EVERY_STALL = "every memory stall the kernel counts"
-
 # Topic (a file in bpf/) → its programs → signal, cost of its absence. A program that only helps another is not named.
 SIGNALS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "reclaim": {
@@ -58,6 +61,31 @@ SIGNALS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
     },
 }
+
+
+def object_path(name: str) -> Path:
+    """Return the path of `<name>.bpf.o`.
+
+    Raises:  SupportError: it was not built.
+    """
+    for folder in (_PACKAGED, _CHECKOUT):
+        path = folder / f"{name}.bpf.o"
+        if path.exists():
+            return path
+    raise SupportError(f"BPF object {name}", f"not found in {_PACKAGED} nor {_CHECKOUT}", "Build it: make bpf.")
+
+
+def source_folder() -> Path:
+    """Return the folder of the programs' C sources, `*.bpf.c` and `include/`, for who compiles on the node.
+
+    Raises:  SupportError: the package was built without them.
+    """
+    for folder in (_PACKAGED_SOURCES, _CHECKOUT.parent):
+        if (folder / "include" / "koord_bcc.h").exists():
+            return folder
+    raise SupportError(
+        "BPF sources", f"not found in {_PACKAGED_SOURCES} nor {_CHECKOUT.parent}", "Install koordebpf from its wheel."
+    )
 
 
 def partner_of(program: str) -> str:

@@ -17,9 +17,9 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.bpf.lockdown import explain_refusal, opening
 from koordebpf.kernel.bpf.maps import Element
-from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.bpf.programs import object_path
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.signals.interface import LayoutCheck, SignalSource
+from koordebpf.kernel.signals import LayoutCheck, SignalSource
 
 # enum koord_sched_kind
 LATENCY_SENSITIVE = 1

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.bpf.lockdown import opening
-from koordebpf.kernel.bpf.objects import object_path
+from koordebpf.kernel.bpf.programs import object_path
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 
 _FEATURE = "CPU throttling"
 _HOW = "BTF tracepoint hrtimer_expire_entry, where the feature gate CPUBurst is on"

@@ -15,7 +15,7 @@ import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import V1_NO_LIMIT_BYTES
-from koordebpf.kernel.io.fd_file import KeptFiles
+from koordebpf.kernel.io.text_file import KeptFiles
 from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts, read_part
 
 _FILE_BYTES = 1 << 14  # memory.stat of 6.18 has 1.6 KiB, of v1 1.2 KiB

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 
 _MIN_CPUS = 2  # best-effort pods keep so many
 

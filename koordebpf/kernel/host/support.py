@@ -16,7 +16,7 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.cgroup.reaping import SYS_PROCESS_MRELEASE
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.psi import MAX_CGROUP_TRIGGERS, NODE_CPU_PRESSURE, NODE_MEMORY_PRESSURE, PsiTrigger
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 from koordebpf.units import format_bytes
 
 _SIGNAL = "confinement"

@@ -1,4 +1,7 @@
-"""Read and write one small file of cgroupfs or /proc/sys, as the same file that was read before."""
+"""Small files of cgroupfs, sysfs and /proc: read and written as the file that was read before, or kept open.
+
+A kept file costs 2 µs a read, where opening it costs 15.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,34 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError
+from koordebpf.kernel.io.closing import Closing
 
 _MAX_OPEN = 4096  # Why: 500 pods of 3 containers are 2,000; the agent has raised its limit of fds by then
 _FILE_BYTES = 1 << 15  # the longest is every other one of 8,192 CPUs: 20 KB
+
+
+class KeptFile(Closing):
+    """Closes the fd that the class built on it has opened."""
+
+    _fd: int
+
+    def close(self) -> None:
+        """Close the fd; twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class KeptFiles(Closing):
+    """The same for several files of one thing."""
+
+    _fds: dict[str, int]  # by name
+
+    def close(self) -> None:
+        """Close every fd."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
 
 
 class KernelText(msgspec.Struct, frozen=True, gc=False):

@@ -10,8 +10,8 @@ import msgspec
 
 from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
-from koordebpf.kernel.io.fd_file import KeptFile
 from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
+from koordebpf.kernel.io.text_file import KeptFile
 
 SYSFS = Path("/sys/devices/system")
 _FILE_BYTES = 1 << 14  # a list of 8192 CPUs of which every other one is there has 20 KiB; real ones have some ranges

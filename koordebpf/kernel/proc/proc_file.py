@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.io.fd_file import KeptFile
+from koordebpf.kernel.io.text_file import KeptFile
 
 
 class ProcFile(KeptFile):

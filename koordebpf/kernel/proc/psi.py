@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError, os_reason
-from koordebpf.kernel.io.fd_file import KeptFile
+from koordebpf.kernel.io.text_file import KeptFile
 
 NODE_MEMORY_PRESSURE = Path("/proc/pressure/memory")
 NODE_CPU_PRESSURE = Path("/proc/pressure/cpu")

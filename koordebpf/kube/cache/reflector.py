@@ -30,13 +30,13 @@ import msgspec
 
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.kube.cache.pages import Limits, Listing, Page, pages
+from koordebpf.kube.body import MALFORMED, malformed
+from koordebpf.kube.cache.list_stream import Limits, Listing, Page, pages
 from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, is_older, version_of
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.deadlines import OpenExchange
 from koordebpf.kube.http.refusal import refusal
 from koordebpf.kube.http.transport import MAX_LINE_BYTES, Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 from koordebpf.units import NS_PER_MS
 
 _MIN_LISTS: Final = 3  # until they are the truth

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
+from koordebpf.kube.body import MALFORMED, reason
 from koordebpf.kube.cache.objects import (
     ConfigMap,
     Node,
@@ -20,7 +21,6 @@ from koordebpf.kube.cache.objects import (
     Pod,
     VersionedMeta,
 )
-from koordebpf.kube.malformed import MALFORMED, reason
 
 T = TypeVar("T")
 CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})  # types of events that tell of one object

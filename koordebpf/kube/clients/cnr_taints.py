@@ -18,9 +18,9 @@ from urllib.parse import quote
 import msgspec
 
 from koordebpf.errors import KubeGone
+from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.cache.cnr import CNR_PATH, CNR_VERSION
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 
 CnrTaint = tuple[str, str, str]  # key, effect and QoS level
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 
 TAINT_KEY: Final = "koordebpf.io/memory-pressure"
 TAINT_EFFECT: Final = "NoSchedule"

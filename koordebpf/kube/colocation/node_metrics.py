@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 
 MANAGER: Final = "koordebpf"
 

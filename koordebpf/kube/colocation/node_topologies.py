@@ -15,8 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from koordebpf.errors import KubeGone
+from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 
 TOPOLOGIES_PATH: Final = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
 

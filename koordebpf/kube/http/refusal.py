@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
-from koordebpf.kube.malformed import MALFORMED
+from koordebpf.kube.body import MALFORMED
 
 # The longest Retry-After that is believed. Why 300 s: what is to be asked then is about memory that is short now.
 _BELIEVED_S: Final = 300.0

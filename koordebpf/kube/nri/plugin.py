@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator
 
 from koordebpf.errors import DecodeError, KubeError
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.stoppable_thread import StoppableThread, Stopped
-from koordebpf.kube.nri.counts import NriCounts
+from koordebpf.kernel.io.worker import StoppableThread, Stopped
 from koordebpf.kube.nri.session import RegistrationRefused, Session
 from koordebpf.kube.nri.settings import NriSettings
-from koordebpf.kube.nri.values import Answering
+from koordebpf.kube.nri.values import Answering, NriCounts
 from koordebpf.units import NS_PER_S
 
 _READ_BYTES = 1 << 18

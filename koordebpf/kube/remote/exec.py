@@ -10,8 +10,8 @@ from urllib.parse import quote
 import msgspec
 
 from koordebpf.errors import KubeError
+from koordebpf.kube.body import MALFORMED
 from koordebpf.kube.http.refusal import Status
-from koordebpf.kube.malformed import MALFORMED
 from koordebpf.kube.remote.cluster import Cluster
 
 if TYPE_CHECKING:

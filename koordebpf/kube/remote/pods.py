@@ -8,9 +8,9 @@ from urllib.parse import quote
 import msgspec
 
 from koordebpf.errors import KubeGone
+from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.cache.objects import ObjectMeta, PodCondition
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 
 SYSTEM_NAMESPACE: Final = "koordebpf-system"
 AGENTS: Final = "app.kubernetes.io/name=koordebpf,app.kubernetes.io/component=agent"

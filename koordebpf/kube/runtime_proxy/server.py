@@ -15,10 +15,9 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.stoppable_thread import StoppableThread
+from koordebpf.kernel.io.worker import StoppableThread
 from koordebpf.kube.clients.protobuf import Fields, decode, encode
-from koordebpf.kube.nri.counts import NriCounts
-from koordebpf.kube.nri.values import Answering, NriContainer, NriPod, NriResources, judged, mapping_of
+from koordebpf.kube.nri.values import Answering, NriContainer, NriCounts, NriPod, NriResources, judged, mapping_of
 from koordebpf.kube.plugins.connection import CallFailed, Methods
 from koordebpf.kube.plugins.server import GrpcServer
 from koordebpf.kube.runtime_proxy.settings import STAGES, RuntimeProxySettings

@@ -16,13 +16,13 @@ import msgspec
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeDenied, KubeError
 from koordebpf.kernel.io.worker import Supervisor
+from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.cache.bounded_pods import BoundedPods
 from koordebpf.kube.cache.list_stream import ListStream
 from koordebpf.kube.cache.objects import ClusterState, Pod
 from koordebpf.kube.cache.store import Identity, Read, decode_list, too_large
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED, malformed
 
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"
 _STATIC_SOURCES: Final = ("file", "http")

@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 
 from koordebpf.errors import KubeError
+from koordebpf.kube.body import MALFORMED
+from koordebpf.kube.cache.list_stream import Page
 from koordebpf.kube.cache.objects import Namespace, ObjectMeta
-from koordebpf.kube.cache.pages import Page
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.cache.store import Identity
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED
 
 MAX_NAMESPACES: Final = 20_000  # Why: twice what Kubernetes is tested with; each takes 0.7 KiB with one label
 

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.kube.body import MALFORMED
 from koordebpf.kube.cache.objects import (
     ObjectMeta,
     PodDisruptionBudget,
@@ -31,7 +32,6 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.cache.store import Identity, Table, identify
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.malformed import MALFORMED
 
 # Of text. Why: 800 budgets as people write them, in 1 MiB; a selector of many short values takes twelve times its text.
 MAX_ALL: Final = 256 << 10

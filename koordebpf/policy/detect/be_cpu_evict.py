@@ -6,12 +6,12 @@ import msgspec
 
 from koordebpf.policy.detect.strategy_gate import has_window, skip, skipped_cpu
 from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict
-from koordebpf.slo.strategies.cpu_threshold_rules import (
+from koordebpf.slo.strategies.threshold_rules import (
     BY_ALLOCATABLE,
     DEFAULT_BE_USAGE_THRESHOLD_PERCENT,
     be_cpu_evict_problem,
+    first_byte_at,
 )
-from koordebpf.slo.strategies.threshold_bytes import first_byte_at
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU
 from koordebpf.state.cpu.best_effort import be_limit_millicpu, be_request_millicpu
 from koordebpf.state.cpu.measured import CpuView

@@ -5,12 +5,12 @@ from __future__ import annotations
 from koordebpf.policy.detect.allocatable import over_allocatable
 from koordebpf.policy.detect.strategy_gate import skip, skipped_cpu
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.slo.strategies.cpu_threshold_rules import (
+from koordebpf.slo.strategies.threshold_rules import (
+    allocatable_priority,
     cpu_allocatable_percents,
     cpu_allocatable_problem,
     cpu_allocatable_problem_unless_written,
 )
-from koordebpf.slo.strategies.threshold_rules import allocatable_priority
 from koordebpf.state.pods.requests import BATCH_CPU, MID_CPU, NATIVE_CPU
 from koordebpf.state.view import FINISHED_PHASES, NodeView
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from koordebpf.policy.detect.strategy_gate import has_window, skip, skipped_cpu
 from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict
-from koordebpf.slo.strategies.cpu_threshold_rules import cpu_evict_lower_percent, cpu_evict_problem
-from koordebpf.slo.strategies.threshold_bytes import first_byte_at
+from koordebpf.slo.strategies.threshold_rules import cpu_evict_lower_percent, cpu_evict_problem, first_byte_at
 from koordebpf.state.amount import CPU, USED_CPU
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S, format_millicpu

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from koordebpf.policy.detect.strategy_gate import skip, skipped
 from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_bytes import first_byte_at
-from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent
+from koordebpf.slo.strategies.threshold_rules import first_byte_at, memory_evict_lower_percent
 from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.measured import TimeTo
 from koordebpf.state.view import NodeView

@@ -9,7 +9,7 @@ import msgspec
 from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Victim
-from koordebpf.slo.pods.priority import SYSTEM_CRITICAL_PRIORITY
+from koordebpf.slo.pods.qos import SYSTEM_CRITICAL_PRIORITY
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import LOSS_WINDOW_NS, GuardFacts
 from koordebpf.units import NS_PER_S, format_ns

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf.kernel.io.degraded import degradations
 from koordebpf.kernel.io.worker import thread_problems
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.printable import json_bytes, printable
 from koordebpf.report.beside import Beside
 from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, Request, bound_to, probes_beside

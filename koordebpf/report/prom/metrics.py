@@ -14,7 +14,7 @@ from koordebpf import __version__
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.io.worker import thread_errors
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
 from koordebpf.policy.foresight import Kind
 from koordebpf.report.events import EventPoster

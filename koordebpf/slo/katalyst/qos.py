@@ -1,28 +1,58 @@
-"""Katalyst's QoS levels, and what a pod asks of its eviction manager.
+"""Katalyst's QoS levels, what a pod asks of its eviction manager, and the taints that conditions stand for.
 
-Source: katalyst-core pkg/config/generic/qos.go; katalyst-api pkg/consts/{qos,pod}.go.
+Source: katalyst-core pkg/config/generic/qos.go, pkg/agent/evictionmanager/conditions.go; katalyst-api
+        pkg/consts/{qos,pod}.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from koordebpf.errors import ConfigError
 
+TAINT_PREFIX: Final = "node.katalyst.kubewharf.io/"
+EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+# Of a label key without its prefix. Source: k8s.io/apimachinery pkg/util/validation, IsQualifiedName.
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_RECLAIMED = "reclaimed_cores"  # the only QoS level whose pods the CustomNodeResource's taints are for
+Taint = tuple[str, str]  # key and effect
+CnrTaint = tuple[str, str, str]  # key, effect and QoS level
 QosLevel = Literal["dedicated_cores", "shared_cores", "reclaimed_cores", "system_cores"]
 QOS_LEVELS: tuple[QosLevel, ...] = get_args(QosLevel)
-
 QOS_LEVEL = "katalyst.kubewharf.io/qos_level"
 MEMORY_ENHANCEMENT = "katalyst.kubewharf.io/memory_enhancement"
 SOFT_NOTICE = "katalyst.kubewharf.io/pod_soft_evict_notify"
-
 _RSS_OVERUSE = "rss_overuse_threshold"
-
 Annotations = Mapping[str, str]
 Selectors = Mapping[QosLevel, Mapping[str, str]]  # more annotations that give a pod a level
+
+
+def taints_of(condition: str, effects: Collection[str]) -> list[Taint]:
+    """Return the taints of a condition; an effect that Kubernetes does not know is none, nor is a name.
+
+    >>> taints_of("MemoryPressure", ("NoSchedule", "Sometimes")), taints_of("no name", ("NoSchedule",))
+    ([('node.katalyst.kubewharf.io/MemoryPressure', 'NoSchedule')], [])
+    """
+    if not _NAME.fullmatch(condition):
+        return []
+    return [(f"{TAINT_PREFIX}{condition}", effect) for effect in EFFECTS if effect in effects]
+
+
+def cnr_taints_of(condition: str, effects: Collection[str]) -> list[CnrTaint]:
+    """Return the taints of the CustomNodeResource of a condition, whose effects are written `reclaimed_cores/<effect>`.
+
+    Those of another QoS level are none.
+
+    >>> cnr_taints_of("Cpu", ("reclaimed_cores/NoSchedule", "shared_cores/NoSchedule", "NoExecute"))
+    [('node.katalyst.kubewharf.io/Cpu', 'NoSchedule', 'reclaimed_cores')]
+    """
+    prefix = f"{_RECLAIMED}/"
+    plain = [each.removeprefix(prefix) for each in effects if each.startswith(prefix)]
+    return [(key, effect, _RECLAIMED) for key, effect in taints_of(condition, plain)]
 
 
 def qos_level(annotations: Annotations, more: Selectors | None = None) -> QosLevel:

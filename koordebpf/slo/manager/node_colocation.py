@@ -17,9 +17,9 @@ from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import converted, laid_over
 from koordebpf.slo.manager.colocation import ColocationStrategy, NotNegative, Percent, Positive
 from koordebpf.slo.manager.effective import EffectiveKey, effective_key, selected
-from koordebpf.slo.manager.field_names import named
 from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.render import Decoded, strategy_entries
+from koordebpf.slo.manager.shapes import named
 from koordebpf.slo.overlay import decode_object
 
 STRATEGY_ANNOTATION: Final = "node.koordinator.sh/colocation-strategy"

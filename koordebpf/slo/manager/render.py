@@ -14,8 +14,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.slo.convert import overlaid
 from koordebpf.slo.manager import keys
 from koordebpf.slo.manager.keys import CPU_BURST_KEY, HOST_APPLICATION_KEY, QOS_KEY, SYSTEM_KEY, THRESHOLD_KEY
-from koordebpf.slo.manager.network_rules import broken_network_rules
-from koordebpf.slo.manager.threshold_rules import broken_threshold_rules
+from koordebpf.slo.manager.rules import broken_network_rules, broken_threshold_rules
 from koordebpf.slo.overlay import DEFAULT_STRATEGY, entries_of, member, overlay
 from koordebpf.slo.selector import selects
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST

@@ -16,10 +16,10 @@ from koordebpf.slo.pods.cpu_placement import (
     RESOURCE_STATUS_ANNOTATION,
     SYSTEM_QOS_ANNOTATION,
     Annotations,
+    SharePool,
     read_annotation,
 )
 from koordebpf.slo.pods.extended_resources import BATCH_CPU
-from koordebpf.slo.pods.share_pools import SharePool
 
 SHARED_POOLS_ANNOTATION = "node.koordinator.sh/cpu-shared-pools"  # of NodeResourceTopology
 BE_SHARED_POOLS_ANNOTATION = "node.koordinator.sh/be-cpu-shared-pools"

@@ -1,9 +1,12 @@
-"""What makes a threshold strategy usable, in Koordinator's words."""
+"""What makes a threshold strategy usable, for memory and for CPU, in Koordinator's words where it has them."""
 
 from __future__ import annotations
 
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
+DEFAULT_BE_USAGE_THRESHOLD_PERCENT = 90  # koordlet's, where cpuEvictBEUsageThresholdPercent is absent
+HIGHEST_SATISFACTION_LOWER_PERCENT = 60  # koordlet's
+BY_ALLOCATABLE = "evictByAllocatable"  # cpuEvictPolicy; anything else uses the real limit
 # Why: koordlet's distance between threshold and lower mark where only the first is configured.
 DEFAULT_LOWER_DISTANCE_PERCENT = 2
 # Source: apis/slo/v1alpha1/nodeslo_types.go, the comments of the fields.
@@ -11,6 +14,93 @@ DEFAULT_ALLOCATABLE_THRESHOLD_PERCENT = 110
 DEFAULT_ALLOCATABLE_LOWER_PERCENT = 100
 DEFAULT_ALLOCATABLE_PRIORITY = 5999
 HIGHEST_MID_PRIORITY = 7999
+
+
+def threshold_bytes(strategy: ResourceThresholdStrategy | None, capacity_bytes: int) -> int | None:
+    """Return the smallest usage that fires, None where no usage does: off, unusable or no capacity."""
+    if strategy is None or not strategy.enable or capacity_bytes <= 0 or memory_evict_problem(strategy) is not None:
+        return None
+    threshold = strategy.memoryEvictThresholdPercent
+    return None if threshold is None else first_byte_at(threshold, capacity_bytes)
+
+
+def first_byte_at(percent: int, of_bytes: int) -> int:
+    """Return the smallest number of bytes that is at least `percent` of `of_bytes`."""
+    # ⌊u·100/c⌋ ≥ p  ⇔  u·100 ≥ p·c  ⇔  u ≥ ⌈p·c/100⌉, for integers and c > 0.
+    return -(-percent * of_bytes // 100)
+
+
+def be_cpu_evict_problem(strategy: ResourceThresholdStrategy) -> str | None:
+    """Return why BECPUEvict cannot work with these values, None where it can.
+
+    Equal percents are allowed, as in koordlet; its webhook asks for a higher upper one.
+
+    Source: koordinator pkg/koordlet/qosmanager/plugins/cpuevict/cpu_evict.go.
+    """
+    lower, upper = strategy.cpuEvictBESatisfactionLowerPercent, strategy.cpuEvictBESatisfactionUpperPercent
+    if lower is None or upper is None:
+        return "CPUEvictBESatisfactionLowerPercent or CPUEvictBESatisfactionUpperPercent not config"
+    if not 0 < lower <= HIGHEST_SATISFACTION_LOWER_PERCENT:
+        return (
+            f"CPUEvictBESatisfactionLowerPercent({lower}) is not valid! must (0,{HIGHEST_SATISFACTION_LOWER_PERCENT}]"
+        )
+    if not 0 < upper < 100:
+        return f"CPUEvictBESatisfactionUpperPercent({upper}) is not valid,must (0,100)"
+    if upper < lower:
+        return f"CPUEvictBESatisfactionUpperPercent({upper}) < CPUEvictBESatisfactionLowerPercent({lower})"
+    return None
+
+
+def cpu_evict_problem(strategy: ResourceThresholdStrategy) -> str | None:
+    """Return why CPUEvict cannot work with these values, None where it can.
+
+    Source: as above.
+    """
+    threshold, lower = strategy.cpuEvictThresholdPercent, cpu_evict_lower_percent(strategy)
+    if threshold is None or lower is None:
+        return "CPUEvictThresholdPercent not config"
+    if threshold < 0:
+        return f"threshold percent({threshold}) should greater than 0"
+    if lower >= threshold:
+        return f"lower percent({lower}) should less than threshold percent({threshold})"
+    if strategy.evictEnabledPriorityThreshold is None:
+        return "EvictEnabledPriorityThreshold not config"
+    return None
+
+
+def cpu_evict_lower_percent(strategy: ResourceThresholdStrategy) -> int | None:
+    """Return the mark to evict down to: cpuEvictLowerPercent, else two below the threshold."""
+    if strategy.cpuEvictLowerPercent is not None:
+        return strategy.cpuEvictLowerPercent
+    threshold = strategy.cpuEvictThresholdPercent
+    return None if threshold is None else threshold - DEFAULT_LOWER_DISTANCE_PERCENT
+
+
+def cpu_allocatable_problem(strategy: ResourceThresholdStrategy) -> str | None:
+    """Return why CPUAllocatableEvict cannot work with these values, None where it can.
+
+    Thresholds that are absent have the defaults that the API's comments promise, as with memory.
+
+    Source: as above.
+    """
+    return allocatable_problem(cpu_allocatable_percents(strategy), strategy, "equal or greater than 0")
+
+
+def cpu_allocatable_problem_unless_written(strategy: ResourceThresholdStrategy) -> str | None:
+    """Return the same as Koordinator does it: nothing that is absent has a default."""
+    threshold, lower = strategy.cpuAllocatableEvictThresholdPercent, strategy.cpuAllocatableEvictLowerPercent
+    return unwritten("CPU", threshold, lower, strategy, cpu_allocatable_problem(strategy))
+
+
+def cpu_allocatable_percents(strategy: ResourceThresholdStrategy) -> tuple[int, int]:
+    """Return threshold and lower mark of what is requested, in percent of what is allocatable."""
+    return allocatable_percents(strategy.cpuAllocatableEvictThresholdPercent, strategy.cpuAllocatableEvictLowerPercent)
+
+
+def cpu_window_s(strategy: ResourceThresholdStrategy | None) -> int:
+    """Return over how many seconds CPU eviction averages; where the strategy is silent one, koordlet's interval."""
+    written = strategy.cpuEvictTimeWindowSeconds if strategy is not None else None
+    return max(written or 1, 1)
 
 
 def memory_evict_problem(strategy: ResourceThresholdStrategy | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.slo.pods.priority import BANDS
+from koordebpf.slo.pods.qos import BANDS
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.namespaces import Namespaces, includes, label_keys
 from koordebpf.state.view import Labels, NodeView, PodView

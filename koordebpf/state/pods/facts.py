@@ -15,8 +15,14 @@ from koordebpf.kube.cache.objects import Pod, ResourceRequirements
 from koordebpf.quantity import parse_quantity
 from koordebpf.slo.pods.cpu_placement import PodCpus, pod_cpus
 from koordebpf.slo.pods.eviction import EVICTION_POLICY_ANNOTATION, eviction_priority, is_eviction_enabled, sub_priority
-from koordebpf.slo.pods.priority import koord_priority, priority_or_default
-from koordebpf.slo.pods.qos import QOS_LABEL, koord_qos, koord_qos_or_default, kube_qos_of
+from koordebpf.slo.pods.qos import (
+    QOS_LABEL,
+    koord_priority,
+    koord_qos,
+    koord_qos_or_default,
+    kube_qos_of,
+    priority_or_default,
+)
 from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.requests import (
     CPU_OF_BAND,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.store.sink import Event, PlanDecided
 

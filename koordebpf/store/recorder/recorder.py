@@ -18,7 +18,7 @@ from koordebpf.decision.decide_tick import TickDecision
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import os_reason
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.store.recorder.events import recorded, rounds_lost, signals_seen
 from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import MIN_QUOTA_US, CgroupFile
-from koordebpf.kernel.node_files.strategy_files import cgroup_file
+from koordebpf.kernel.host.strategy_files import cgroup_file
 from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION, is_normalized, normalization_ratio
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy

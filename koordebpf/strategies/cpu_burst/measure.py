@@ -23,7 +23,7 @@ from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.stoppable_thread import StoppableThread
+from koordebpf.kernel.io.worker import StoppableThread
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.cpu_usage import STAT, CgroupCpu, CpuBandwidth, NodeCpuTime
 from koordebpf.state.cpu.rates import CpuRates

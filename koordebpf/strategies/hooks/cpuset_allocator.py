@@ -9,14 +9,13 @@ from collections.abc import Iterable
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import format_cpu_list
-from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION, SYSTEM_QOS_ANNOTATION, too_many_cpus
+from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION, SYSTEM_QOS_ANNOTATION, SharePool, too_many_cpus
 from koordebpf.slo.pods.resource_status import (
     BE_SHARED_POOLS_ANNOTATION,
     SHARED_POOLS_ANNOTATION,
     ResourceStatus,
     resource_status,
 )
-from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.state.pods.hook_pods import HookPod
 from koordebpf.strategies.hooks.values import CPUSET_ALLOCATOR, UNLIMITED, HookRules, Setting
 

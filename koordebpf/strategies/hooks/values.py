@@ -9,8 +9,8 @@ import msgspec
 
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology
 from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION
+from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
-from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
 from koordebpf.state.pods.directories import HooksMeasured
 from koordebpf.state.pods.facts import PodFacts

@@ -19,7 +19,7 @@ from koordebpf.collect.scope import NodeScope
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import settings_of
 from koordebpf.errors import ConfigError, DecodeError, KubeDenied, KubeError
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.printable import printable
 from koordebpf.state.build import view_of_frame

@@ -13,7 +13,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
-from koordebpf.kernel.cgroup.numa_stat import numa_held
+from koordebpf.kernel.cgroup.tables import numa_held
 from koordebpf.kernel.host.network_link import has_link
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.text_file import read_kernel_file

@@ -21,7 +21,7 @@ import msgspec
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import DecodeError
-from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.closing import have_ended
 from koordebpf.kernel.io.worker import Supervisor, Worker
 from koordebpf.kube.clients.grpc import GrpcSocket
 from koordebpf.kube.clients.protobuf import decode, encode
@@ -35,8 +35,7 @@ from koordebpf.kube.plugins.messages import (
     PLUGIN_SERVICE,
     SOFT_MET,
 )
-from koordebpf.kube.plugins.pod_messages import PodMessages
-from koordebpf.kube.plugins.pods import uid_of
+from koordebpf.kube.plugins.pods import PodMessages, uid_of
 from koordebpf.slo.katalyst.access import Validation
 from koordebpf.strategies.katalyst.inner import INNER
 from koordebpf.strategies.katalyst.registry import PluginAccess, PluginRegistry

@@ -15,7 +15,7 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.slo.katalyst.qos import QosLevel, Selectors, qos_level, wants_notice
-from koordebpf.slo.pods.priority import SYSTEM_CRITICAL_PRIORITY
+from koordebpf.slo.pods.qos import SYSTEM_CRITICAL_PRIORITY
 from koordebpf.state.view import FINISHED_PHASES, NodeView, PodView
 from koordebpf.strategies.katalyst.values import EvictAsked, KatalystMeasured, Threshold, TopPods
 

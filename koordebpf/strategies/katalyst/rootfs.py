@@ -18,11 +18,18 @@ import msgspec
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
-from koordebpf.kernel.host.disk_use import DiskUse, disk_use
-from koordebpf.kernel.host.overlays import NodeFiles, Overlay, node_files, open_below, overlays
-from koordebpf.kernel.host.project_quota import project_of, project_use
-from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.host.disk_use import (
+    DiskUse,
+    NodeFiles,
+    Overlay,
+    disk_use,
+    node_files,
+    open_below,
+    overlays,
+    project_of,
+    project_use,
+)
+from koordebpf.kernel.io.closing import Closing, have_ended
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.strategies.katalyst.values import ImageFs, RootfsMeasured, RootfsUse
 from koordebpf.units import NS_PER_S

@@ -20,7 +20,7 @@ from koordebpf.runner.context import NodeContext
 from koordebpf.runner.measuring import Measuring
 from koordebpf.runner.runner import Runner
 from koordebpf.slo.katalyst.access import Validation
-from koordebpf.slo.katalyst.taints import TAINT_PREFIX, cnr_taints_of, taints_of
+from koordebpf.slo.katalyst.qos import TAINT_PREFIX, cnr_taints_of, taints_of
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView

@@ -29,7 +29,7 @@ from koordebpf.kernel.host.protection import lock_memory, set_oom_score_adj, sha
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.io.regular_file import read_regular_file
-from koordebpf.kernel.signals.interface import SUMS_ONLY_NS
+from koordebpf.kernel.signals import SUMS_ONLY_NS
 from koordebpf.kube.clients.protobuf import decode, encode
 from koordebpf.kube.plugins.connection import CallFailed, Methods
 from koordebpf.kube.plugins.given_source import GivenPods

@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.kernel.node_files.strategy_files import cgroup_file
+from koordebpf.kernel.host.strategy_files import cgroup_file
 from koordebpf.policy.reconcile.pod_files import HookWrite, paths_of
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy

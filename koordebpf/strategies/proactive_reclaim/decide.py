@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.kernel.node_files.strategy_files import KernelFile
+from koordebpf.kernel.host.strategy_files import KernelFile
 from koordebpf.policy.plan import PodAction
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy

@@ -11,7 +11,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.memory.lru_stat import anon_bytes, file_bytes
 from koordebpf.collect.memory.pod_files import PodFiles
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.host.zram import zram_use
+from koordebpf.kernel.host.block_devices import zram_use
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.slo.pods.qos import koord_qos, koord_qos_or_default

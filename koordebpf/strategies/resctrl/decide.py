@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from koordebpf.kernel.cgroup.files import Sysctl
-from koordebpf.kernel.node_files.strategy_files import machine_file
+from koordebpf.kernel.host.strategy_files import machine_file
 from koordebpf.policy.plan import PodAction
 from koordebpf.policy.reconcile.values import SysctlWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy

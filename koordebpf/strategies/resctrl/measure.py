@@ -12,8 +12,8 @@ from koordebpf.attribution.owner import OwnerKind
 from koordebpf.errors import CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.cgroup.subtree import task_numbers, tasks_of
+from koordebpf.kernel.host.schemata import parse_schemata
 from koordebpf.kernel.io.text_file import read_kernel_file
-from koordebpf.kernel.node_files.schemata import parse_schemata
 from koordebpf.kernel.proc.mounts import read_mounts
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.slo.strategies.resource_qos import QOSClass

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.errors import KubeError
-from koordebpf.kube.malformed import MALFORMED, reason
+from koordebpf.kube.body import MALFORMED, reason
 from koordebpf.kube.remote.exec import text_of
 from koordebpf.kube.remote.pods import CONTAINER, RemotePod
 from koordebpf.printable import page

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.errors import KubeError
-from koordebpf.kube.malformed import MALFORMED, reason
+from koordebpf.kube.body import MALFORMED, reason
 from koordebpf.kube.remote.pods import RemotePod, pods_of
 from koordebpf.report.top import SORTS, Sort, TopPage, TopRow, blamed, growth_text, time_text, used_text
 from koordebpf.tools.cluster.asking import Agents, ask_all

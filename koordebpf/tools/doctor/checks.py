@@ -24,20 +24,20 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import HOOK_GATES, KERNEL_FILES, STRATEGIES
 from koordebpf.errors import ConfigError, SupportError, os_reason
 from koordebpf.events import run_queue
-from koordebpf.events.cpu_rows import check_cpu_layout
+from koordebpf.events.layout import check_cpu_layout
 from koordebpf.jobs.usage_series.cpu import cpu_mounts
 from koordebpf.kernel.backends.select import WantedBackend, wanted_backend
-from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, support_of_cpu_pass
 from koordebpf.kernel.bpf.deadman import support_of_dead_man
+from koordebpf.kernel.bpf.iterators import CpuHierarchy, support_of_cpu_pass
 from koordebpf.kernel.bpf.sched_latency import support_of_tracing
 from koordebpf.kernel.bpf.throttle_events import support_of_throttle_events
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, find_memory_hierarchy
 from koordebpf.kernel.host.cpu_support import support_of_suppression
 from koordebpf.kernel.host.machine import host_facts
+from koordebpf.kernel.host.strategy_files import support_of_strategies
 from koordebpf.kernel.host.support import host_line, support_of_files
-from koordebpf.kernel.node_files.strategy_files import support_of_strategies
-from koordebpf.kernel.signals.interface import SUMS_ONLY_NS, BackendName, SignalSource
+from koordebpf.kernel.signals import SUMS_ONLY_NS, BackendName, SignalSource
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.reconcile.values import FileKey
 from koordebpf.report.http.local_socket import agent_socket, asked

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.kernel.signals.interface import BackendName, SignalSource
+from koordebpf.kernel.signals import BackendName, SignalSource
 from koordebpf.printable import page, printable
 from koordebpf.tools.doctor.remedies import SignalFixes, fix_lines
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.kernel.host.machine import HostFacts
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 
 FixKind = Literal["boot parameter", "capability", "kernel", "kernel option", "limit", "mount", "package"]
 

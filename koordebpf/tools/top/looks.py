@@ -24,7 +24,7 @@ from koordebpf.kernel.proc.psi import PressureFile, PressureLine
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.report.record_line import owner_text
 from koordebpf.report.top import Level, TopPage, TopRow, pod_rows, short_qos, sorted_rows, stalls_of, top_cpu
-from koordebpf.slo.strategies.threshold_bytes import threshold_bytes
+from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.forecast import GrowthHistory, time_to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.kernel.node_files.strategy_files import cgroup_file
+from koordebpf.kernel.host.strategy_files import cgroup_file
 from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.state.view import NodeView

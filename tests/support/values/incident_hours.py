@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import LedgerRow, LedgerView, Party, PodMeasure, PsiLine, StallParts
 from koordebpf.state.outcome import Outcome, Result

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.decision.decide_tick import TickDecision, decided_again
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.pods.facts import facts_of_pods

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.kernel.proc.oom_score import change_score
+from koordebpf.kernel.proc.tasks import change_score
 from koordebpf.policy.reconcile.pod_files import TaskSetting
 from koordebpf.strategies.hooks.tasks import OomScores, processes_in
 

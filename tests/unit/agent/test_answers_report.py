@@ -8,7 +8,7 @@ from typing import Any
 
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.jobs.nri.answers import report
-from koordebpf.kube.nri.counts import NriCounts
+from koordebpf.kube.nri.values import NriCounts
 from koordebpf.report.beside import Beside
 from tests.support.contexts import context_of
 

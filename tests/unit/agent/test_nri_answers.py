@@ -17,7 +17,7 @@ from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.jobs.nri.answers import ContainerAnswers
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
-from koordebpf.slo.pods.share_pools import SharePool
+from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.strategies.hooks.values import HookRules
 from koordebpf.tools.doctor.checks import nri_sources
 

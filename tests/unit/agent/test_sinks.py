@@ -17,7 +17,7 @@ from koordebpf.clock import SystemClock
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.decision.decide_tick import TickDecision
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.decide import decide
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan

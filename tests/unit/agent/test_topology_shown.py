@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.jobs.node_topology.run import PAGE, TopologyShown
 from koordebpf.report.beside import Beside
-from koordebpf.slo.pods.share_pools import SharePools
+from koordebpf.slo.pods.cpu_placement import SharePools
 from koordebpf.state.pods.requests import BATCH_CPU
 from koordebpf.units import NS_PER_S
 from tests.support.ticked_node import StillClock

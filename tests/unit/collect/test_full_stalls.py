@@ -12,7 +12,7 @@ from koordebpf.collect import history as module
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.history import FullStalls
 from koordebpf.kernel.bpf.programs import EVERY_STALL
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.measured import PsiLine, StallParts, StallShares
 from koordebpf.state.stalls.sample import StallSample

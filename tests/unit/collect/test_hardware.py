@@ -15,7 +15,7 @@ from koordebpf.jobs.hardware.beside_loop import BesideLoop
 from koordebpf.jobs.hardware.containers import ContainerCgroup, containers_of
 from koordebpf.jobs.hardware.cpi import MOST_FDS, CpiCollector
 from koordebpf.jobs.hardware.gpu import GpuCollector, usage
-from koordebpf.kernel.gpu import Gpu, GpuProcess
+from koordebpf.kernel.host.gpu import Gpu, GpuProcess
 from koordebpf.state.series.kinds import CONTAINER_CPI, SeriesKey
 from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from koordebpf.collect.node_watch import SignalHealth
-from koordebpf.kernel.signals.interface import SignalSource
-from koordebpf.kernel.signals.quality import LIMIT_STALLS
+from koordebpf.kernel.signals import LIMIT_STALLS, SignalSource
 from koordebpf.units import NS_PER_S
 from tests.support.played_signals import PlayedSignals, totals
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import CgroupGone
-from koordebpf.events.cpu_rows import CPU_WORDS
+from koordebpf.events.layout import CPU_WORDS
 from koordebpf.jobs.usage_series import cpu as module
 from koordebpf.jobs.usage_series.cpu import FileCpu, ScannedCpu, counters_of
 from koordebpf.jobs.usage_series.groups import UsageGroup
-from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy
+from koordebpf.kernel.bpf.iterators import CpuHierarchy
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 
 PASS = 7

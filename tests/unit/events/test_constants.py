@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from koordebpf.events.cpu_rows import CPU_LEVELS
+from koordebpf.events.layout import CPU_LEVELS
 from koordebpf.kernel.cgroup.hierarchy import MAX_LEVELS
 
 ROOT = Path(__file__).resolve().parents[3]

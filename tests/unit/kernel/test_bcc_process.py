@@ -15,7 +15,7 @@ from koordebpf.errors import ConfigError, SupportError
 from koordebpf.kernel.backends.bcc import BccSignals
 from koordebpf.kernel.bcc import child as bcc_child
 from koordebpf.kernel.bcc.process import Builder
-from koordebpf.kernel.signals.interface import SignalRequest
+from koordebpf.kernel.signals import SignalRequest
 from tests.support.patience import patience
 from tests.support.started import StartedSince
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import SupportError
-from koordebpf.events.cpu_rows import LAYOUTS, check_cpu_layout
+from koordebpf.events.layout import CPU_LAYOUTS, check_cpu_layout
 from koordebpf.jobs.usage_series.cpu import FileCpu, cpu_mounts, open_cpu
-from koordebpf.kernel.bpf import cpu_iter
-from koordebpf.kernel.bpf.cpu_iter import CpuHierarchy, support_of_cpu_pass
+from koordebpf.kernel.bpf import iterators
+from koordebpf.kernel.bpf.iterators import CpuHierarchy, support_of_cpu_pass
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 
 BROKEN = pytest.mark.parametrize("content", [b"", b"\x7fELF" + bytes(60)], ids=["an empty file", "no object"])
@@ -21,7 +21,7 @@ def test_a_broken_object_is_a_signal_that_is_not_there_and_files_are_read(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpu_iter.bpf.o").write_bytes(content)
-    monkeypatch.setattr(cpu_iter, "object_path", lambda name: tmp_path / f"{name}.bpf.o")
+    monkeypatch.setattr(iterators, "object_path", lambda name: tmp_path / f"{name}.bpf.o")
     source = support_of_cpu_pass(CpuHierarchy(tmp_path, False), check_cpu_layout)
     assert not source.works
     assert source.reason and source.remedy and source.cost
@@ -31,7 +31,7 @@ def test_a_broken_object_is_a_signal_that_is_not_there_and_files_are_read(
 
 
 def test_a_member_that_moved_is_refused() -> None:
-    offsets = {name: 8 * number for number, (name, _) in enumerate(LAYOUTS["koord_cpu"])}
+    offsets = {name: 8 * number for number, (name, _) in enumerate(CPU_LAYOUTS["koord_cpu"])}
     check_cpu_layout("koord_cpu", (48, offsets))
     with pytest.raises(SupportError, match="koord_cpu"):
         check_cpu_layout("koord_cpu", (48, {**offsets, "nr_periods": 32}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from koordebpf.kernel.io.ending import have_ended
+from koordebpf.kernel.io.closing import have_ended
 from tests.support.patience import patience
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.bcc import fd_passing
+from koordebpf.kernel.bcc import process
 
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = fd_passing.channel()
+    ours, theirs = process.channel()
     with ours, theirs:
         yield ours, theirs
 
@@ -29,11 +29,11 @@ def open_files() -> int:
 def test_files_arrive_in_their_order(ends: tuple[socket.socket, socket.socket], tmp_path: Path, count: int) -> None:
     ours, theirs = ends
     sent = [os.open(tmp_path / str(number), os.O_CREAT | os.O_RDWR) for number in range(count)]
-    fd_passing.send(theirs, {"names": ["events", "ü"], "n": count}, sent)
+    process.send(theirs, {"names": ["events", "ü"], "n": count}, sent)
     names = [os.fstat(fd).st_ino for fd in sent]
     for fd in sent:
         os.close(fd)
-    value, fds = fd_passing.receive(ours)
+    value, fds = process.receive(ours)
     try:
         assert value == {"names": ["events", "ü"], "n": count}
         assert [os.fstat(fd).st_ino for fd in fds] == names
@@ -47,7 +47,7 @@ def test_a_closed_end_is_reported(ends: tuple[socket.socket, socket.socket]) -> 
     ours, theirs = ends
     theirs.close()
     with pytest.raises(EOFError):
-        fd_passing.receive(ours)
+        process.receive(ours)
 
 
 def test_an_end_that_closes_half_way_leaves_no_file_open(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -57,14 +57,14 @@ def test_an_end_that_closes_half_way_leaves_no_file_open(ends: tuple[socket.sock
     theirs.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 0]))])
     theirs.close()
     with pytest.raises(EOFError, match="2 of 3 files"):
-        fd_passing.receive(ours)
+        process.receive(ours)
     assert open_files() == before - 1
 
 
 def test_files_that_were_not_taken_are_closed_with_the_channel(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
-    ours, theirs = fd_passing.channel()
-    fd_passing.send(theirs, {}, [write_end])
+    ours, theirs = process.channel()
+    process.send(theirs, {}, [write_end])
     os.close(write_end)
     theirs.close()
     ours.close()
@@ -76,4 +76,4 @@ def test_a_silent_end_is_not_waited_for(ends: tuple[socket.socket, socket.socket
     ours, _ = ends
     ours.settimeout(0.01)
     with pytest.raises(TimeoutError):
-        fd_passing.receive(ours)
+        process.receive(ours)

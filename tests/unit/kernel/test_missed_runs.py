@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordebpf.kernel.bpf.recursion_misses import OpenEnds
+from koordebpf.kernel.bpf.probe_health import OpenEnds
 
 
 @pytest.mark.parametrize(

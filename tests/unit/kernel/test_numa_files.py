@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.cgroup.numa_stat import numa_held
+from koordebpf.kernel.cgroup.tables import numa_held
 from koordebpf.kernel.proc.zoneinfo import Zoneinfo, ZoneValues
 from koordebpf.units import PAGE_BYTES
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from koordebpf.kernel.io.stoppable_thread import StoppableThread, Stopped
+from koordebpf.kernel.io.worker import StoppableThread, Stopped
 from koordebpf.units import NS_PER_MS
 from tests.contract.apiserver import until
 

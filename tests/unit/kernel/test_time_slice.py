@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from koordebpf.kernel.proc.time_slice import SHORTEST_NS, _SchedAttr, shorten_time_slice
+from koordebpf.kernel.proc.tasks import SHORTEST_NS, _SchedAttr, shorten_time_slice
 
 _SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from koordebpf.kube.sources.base import MergedSource
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.kube.sources.merged import MergedSource
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "b", "uid": "u"}}
 CNR = {"apiVersion": "node.katalyst.kubewharf.io/v1alpha1", "kind": "CustomNodeResource", "metadata": {"name": "n"}}

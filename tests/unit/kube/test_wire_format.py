@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.kube.clients import cri, pod_resources
+from koordebpf.kube.clients import cri, kubelet
 from koordebpf.kube.clients.protobuf import Messages, decode, encode
 from koordebpf.kube.nri.messages import NRI_MESSAGES, TTRPC_MESSAGES
 from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, POD_MESSAGES, REGISTRATION_MESSAGES
@@ -285,7 +285,7 @@ MESSAGES: list[tuple[Messages, dict[str, Written]]] = [
         },
     ),
     (
-        pod_resources.MESSAGES,
+        kubelet.MESSAGES,
         {
             "ListPodResourcesRequest": {},
             "ListPodResourcesResponse": {

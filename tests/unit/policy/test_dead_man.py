@@ -16,7 +16,7 @@ from koordebpf.decision.dead_man import (
 from koordebpf.decision.decide_tick import decided_again, tick_view
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_bytes import first_byte_at
+from koordebpf.slo.strategies.threshold_rules import first_byte_at
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.state.outcome import Result

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
-from koordebpf.slo.pods.share_pools import SharePool
 from koordebpf.strategies.hooks.adjust import UNLIMITED, HookRules, container_adjustment, pod_adjustment
 from tests.support.values.hooks import hook_pod_of
 

@@ -7,8 +7,15 @@ from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.policy.strategy import Empty
-from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE, qos_level, rss_overuse_ratio
-from koordebpf.slo.katalyst.taints import TAINT_PREFIX, taints_of
+from koordebpf.slo.katalyst.qos import (
+    MEMORY_ENHANCEMENT,
+    QOS_LEVEL,
+    SOFT_NOTICE,
+    TAINT_PREFIX,
+    qos_level,
+    rss_overuse_ratio,
+    taints_of,
+)
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cnr import Cnr
 from koordebpf.state.pods.requests import RECLAIMED_CPU

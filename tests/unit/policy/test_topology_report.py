@@ -26,7 +26,7 @@ from koordebpf.jobs.node_topology.report import (
 )
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kube.cache.objects import Node, Pod
-from koordebpf.kube.clients.kubelet_config import KubeletConfig
+from koordebpf.kube.clients.kubelet import KubeletConfig
 from koordebpf.quantity import memory_text, quantity_bytes
 from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from koordebpf.kernel.host.machine import CAPABILITIES, HostFacts, parse_config, parse_os_release
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.signals import SignalSource
 from koordebpf.tools.doctor.page import BackendTry, DoctorReport, doctor_report, doctor_text
 from koordebpf.tools.doctor.remedies import Fix, SignalFixes, fixes_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.core import Metric
 
 from koordebpf.jobs.nri.answers import NriMetrics
-from koordebpf.kube.nri.counts import BUCKETS_MS, NriCounts
+from koordebpf.kube.nri.values import BUCKETS_MS, NriCounts
 
 
 def families(counts: NriCounts, node: str | None = "n1") -> dict[str, Metric]:

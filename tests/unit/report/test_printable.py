@@ -24,8 +24,7 @@ from koordebpf.cli.echo import echo, echo_json
 from koordebpf.demo.output import Event
 from koordebpf.demo.screen import Screen as DemoScreen
 from koordebpf.events.records import CgroupMkdir, OomKill
-from koordebpf.kernel.signals.interface import SignalSource
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality, SignalSource
 from koordebpf.printable import json_bytes, page, printable, printable_text
 from koordebpf.report.events import eviction_event
 from koordebpf.report.log.formats import JsonFormatter, TextFormatter

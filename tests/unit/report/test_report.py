@@ -14,7 +14,7 @@ import pytest
 
 from koordebpf.cli.reference.schemas import object_schema
 from koordebpf.errors import KubeError
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.report.top import (
     SORTS,
     TopPage,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 
 from koordebpf.jobs.node_topology.run import allocatable_families, pool_families
-from koordebpf.slo.pods.share_pools import SharePool, SharePools
+from koordebpf.slo.pods.cpu_placement import SharePool, SharePools
 
 POOLS = SharePools(ls=(SharePool(0, 0, (1, 2)), SharePool(1, 1, (5,))), be=(SharePool(0, 0, (0, 1, 2)),))
 ALLOCATABLE = {"cpu": "8", "kubernetes.io/batch-cpu": "2k", "kubernetes.io/mid-memory": "1Gi"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.slo.lint import strategy_doubts
+from koordebpf.slo.nodeslo import strategy_doubts
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 
 REAL_LIMIT = "evictByRealLimit"

@@ -8,7 +8,7 @@ import pytest
 
 from koordebpf.errors import ConfigError
 from koordebpf.jobs.node_metric.render import MemoryPolicy, collect_policy
-from koordebpf.slo.manager.node_metric_crd import node_metric_crd
+from koordebpf.slo.manager.crd import node_metric_crd
 
 
 def policy_schema() -> dict[str, Any]:

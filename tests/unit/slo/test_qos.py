@@ -5,8 +5,14 @@ from decimal import Decimal
 import pytest
 
 from koordebpf.slo.pods.eviction import allows_eviction
-from koordebpf.slo.pods.priority import koord_priority, priority_or_default
-from koordebpf.slo.pods.qos import QOS_LABEL, koord_qos, koord_qos_or_default, kube_qos_of
+from koordebpf.slo.pods.qos import (
+    QOS_LABEL,
+    koord_priority,
+    koord_qos,
+    koord_qos_or_default,
+    kube_qos_of,
+    priority_or_default,
+)
 
 
 @pytest.mark.parametrize("name", ["LSE", "LSR", "LS", "BE", "SYSTEM"])

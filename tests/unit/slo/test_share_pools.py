@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.kernel.proc.cpu_topology import Cpu
-from koordebpf.slo.pods.share_pools import BoundPod, SharePool, SharePools, share_pools
+from koordebpf.slo.pods.cpu_placement import BoundPod, SharePool, SharePools, share_pools
 
 # Two sockets of one NUMA node each, four CPUs a node, two threads a core.
 ONLINE = tuple(Cpu(cpu, cpu - cpu % 2, cpu // 4, cpu // 4) for cpu in range(8))

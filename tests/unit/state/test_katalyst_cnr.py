@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from koordebpf.collect.cluster_view import Known
 from koordebpf.errors import ConfigError
+from koordebpf.kube.body import MALFORMED
 from koordebpf.kube.cache.cnr import CustomNodeResource, decode_cnr
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.kube.malformed import MALFORMED
 from koordebpf.kube.sources.manifest import parse_manifests
 from koordebpf.state.cnr import Cnr, CnrZone, cnr_of
 from koordebpf.state.pods.requests import NET_BANDWIDTH, RECLAIMED_CPU, RECLAIMED_MEMORY

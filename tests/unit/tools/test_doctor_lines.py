@@ -6,7 +6,7 @@ import pytest
 
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.kernel.backends.select import WantedBackend
-from koordebpf.kernel.signals.interface import BackendName, SignalSource
+from koordebpf.kernel.signals import BackendName, SignalSource
 from koordebpf.tools.doctor.checks import backend_tries, kubelet_root_source
 from koordebpf.tools.doctor.page import BackendTry
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate, Excluded
-from koordebpf.slo.pods.priority import SYSTEM_CRITICAL_PRIORITY
+from koordebpf.slo.pods.qos import SYSTEM_CRITICAL_PRIORITY
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import NS_PER_S
 

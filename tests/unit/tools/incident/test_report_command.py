@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from koordebpf.cli import _group
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.signals.quality import SignalQuality
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.outcome import Result as Fate
 from koordebpf.store.audit_record import OpenPlan

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.proc.core_sched import cookie_of
-from koordebpf.kernel.signals.interface import SignalSource
+from koordebpf.kernel.proc.tasks import cookie_of
+from koordebpf.kernel.signals import SignalSource
 
 SCHED_FEATURES = "/sys/kernel/debug/sched/features"
 CORE_SCHEDULING = "prctl(PR_SCHED_CORE)"

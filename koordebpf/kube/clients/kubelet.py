@@ -1,7 +1,7 @@
-"""Kubelet's PodResources service, which says which CPUs it bound to containers.
+"""What the kubelet is asked: its configuration at /configz, and which CPUs it bound to containers (PodResources).
 
-Its socket has a folder of its own, so that nothing else of /var/lib/kubelet has to be mounted. h2 comes with the extra
-`cri`; it is imported by the first question.
+The socket of PodResources has a folder of its own, so that nothing else of /var/lib/kubelet has to be mounted. h2 comes
+with the extra `cri`; it is imported by the first question.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import DecodeError, KubeError
+from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.clients.protobuf import Fields, decode
+from koordebpf.kube.http.transport import Transport
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 PACKAGE = "v1"
 _SERVICE = f"/{PACKAGE}.PodResourcesLister"
 _CALL_S = 5.0  # Why: it answers within milliseconds; a kubelet of a node in trouble has no time for it
-
 # Source: k8s.io/kubelet pkg/apis/podresources/v1/api.proto.
 MESSAGES: dict[str, Fields] = {
     "ListPodResourcesRequest": {},
@@ -28,6 +29,45 @@ MESSAGES: dict[str, Fields] = {
     "AllocatableResourcesRequest": {},
     "AllocatableResourcesResponse": {"cpu_ids": (2, "*int64")},
 }
+
+
+class KubeletConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """KubeletConfiguration, spelled as the API spells it; quantities stay as written."""
+
+    cpuManagerPolicy: str = ""
+    cpuManagerPolicyOptions: dict[str, str] | None = None
+    topologyManagerPolicy: str = ""
+    topologyManagerScope: str = ""
+    reservedSystemCPUs: str = ""
+    kubeReserved: dict[str, str] | None = None
+    systemReserved: dict[str, str] | None = None
+
+
+class _Configz(msgspec.Struct, frozen=True):
+    kubeletconfig: KubeletConfig
+
+
+def decode_configz(body: bytes) -> KubeletConfig:
+    """Return what kubelet's /configz answers.
+
+    Raises:  msgspec.DecodeError: it is no such answer.
+    """
+    return msgspec.json.decode(body, type=_Configz).kubeletconfig
+
+
+def kubelet_config(transport: Transport, *, timeout_s: float) -> KubeletConfig:
+    """Ask kubelet for the configuration that it runs with.
+
+    Needs:   RBAC get on nodes/configz. Kubelet asks for this right since Kubernetes 1.32 behind its feature gate
+             KubeletFineGrainedAuthz, on by default since 1.33; before it takes nodes/proxy alone, which is a right to
+             do anything in any container of the node.
+    Raises:  KubeError and its kin. KubeDenied: without that right.
+    """
+    body = transport.get("/configz", verb="get", resource="nodes/configz", timeout_s=timeout_s)
+    try:
+        return decode_configz(body)
+    except MALFORMED as e:
+        raise malformed("nodes/configz", "the answer is not kubelet's configuration", e) from e
 
 
 class PodCpus(msgspec.Struct, frozen=True):
