@@ -1,7 +1,7 @@
 """What a directory occupies of its filesystem: by its project quota, or by a walk with bounds; and overlay mounts.
 
-The directory's owner may write there at the same time, and may be hostile. Nothing but directories is opened, each from
-its parent and without following links; the walk never leaves the filesystem, and its memory and descriptors are bounded.
+Its owner may write there at the same time, and may be hostile. Nothing but directories is opened, each from its parent
+and without following links; the walk never leaves the filesystem, and its memory and descriptors are bounded.
 """
 
 from __future__ import annotations
