@@ -9,7 +9,7 @@ from koordebpf.agent.parts import AgentParts
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.dead_man import dead_man_outcome, dead_man_plan
 from koordebpf.decision.decide_tick import CarriedOut
-from koordebpf.policy.evict.overdue import EvictedPods
+from koordebpf.policy.evict.pending import EvictedPods
 from koordebpf.policy.memory import (
     EvictionFailed,
     EvictionSent,

@@ -16,8 +16,7 @@ from koordebpf.act.evict.api import ApiExecutor, ApiLimits, DeletionExecutor
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.fallback import LastResort
 from koordebpf.agent.lifecycle.kill_support import known_containers
-from koordebpf.configuration.named_executors import asks_the_server, named_executors
-from koordebpf.configuration.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig, asks_the_server, named_executors
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.state.view import KillerName
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 
 from koordebpf.collect.collector import Collector, Schedule
+from koordebpf.collect.memory.pressure import PodPressure
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.collect.pod_pressure import PodPressure
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.runner.context import NodeContext

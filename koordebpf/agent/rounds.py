@@ -12,7 +12,7 @@ from koordebpf.agent.evictions import Evictions
 from koordebpf.agent.pace import Pace
 from koordebpf.agent.parts import AgentParts
 from koordebpf.clock import Clock
-from koordebpf.collect.frame import frame_of, in_force
+from koordebpf.collect.cluster_view import frame_of, in_force
 from koordebpf.collect.node_watch import NodeWatch, signal_state
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from koordebpf.act.evict.unfinished_kill import frozen_by
+from koordebpf.act.evict.cgroup import frozen_by
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL
 from koordebpf.act.writer.places import Places

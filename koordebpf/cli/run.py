@@ -166,7 +166,7 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
     from koordebpf.configuration.checked import agent_config
     from koordebpf.configuration.file import places
     from koordebpf.configuration.settings import named_gates
-    from koordebpf.policy.guards.rules import GuardLimits
+    from koordebpf.policy.guards import GuardLimits
     from koordebpf.report.log.formats import set_up_logging
     from koordebpf.slo.convert import laid_over
 

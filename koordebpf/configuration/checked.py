@@ -7,9 +7,8 @@ from typing import Any
 
 from koordebpf.act.eviction_hooks.settings import check_eviction_hooks
 from koordebpf.configuration.file import ConfigProblems, file_value, placed, read_config, value_at
-from koordebpf.configuration.named_executors import check_executors
 from koordebpf.configuration.schema import settings
-from koordebpf.configuration.settings import AgentConfig, defaults_for, with_values
+from koordebpf.configuration.settings import AgentConfig, check_executors, defaults_for, with_values
 from koordebpf.decision.strategies import HOOK_GATES, JOB_GATES, OWN_GATES
 from koordebpf.errors import ConfigError
 from koordebpf.state.pods.namespaces import as_written, check_namespaces

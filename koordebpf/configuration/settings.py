@@ -1,4 +1,4 @@
-"""The agent's own settings, as one checked value. Koordinator's settings come from the NodeSLO, not from here."""
+"""Which executors the settings of strategies name beside executor.type, and whether an agent can have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from koordebpf.act.eviction_hooks.settings import EvictionHookSettings
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.decision.dead_man import DeadManSettings
-from koordebpf.decision.strategies import FEATURE_GATES, JOB_GATES, OWN_GATES, QOS_GATES, StrategySettings
+from koordebpf.decision.strategies import (
+    FEATURE_GATES,
+    JOB_GATES,
+    OWN_GATES,
+    QOS_GATES,
+    STRATEGIES,
+    StrategySettings,
+    settings_of,
+)
+from koordebpf.errors import ConfigError
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.jobs.usage_series.values import UsageSettings
@@ -22,8 +31,8 @@ from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.foresight import EvictionWarningSettings
-from koordebpf.policy.guards.emergency import EmergencySettings
-from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.guards import EmergencySettings, GuardLimits
+from koordebpf.policy.strategy import NamedExecutor
 from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
 from koordebpf.state.series.settings import SeriesSettings
@@ -36,10 +45,10 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 SourceName = Literal["file", "kubelet", "api"]
 Compat = Literal["none", "strict"]
 T = TypeVar("T", bound=msgspec.Struct)
-
 # How old the view of pods may get: a healthy watch proves itself by bookmarks and new requests, at most 75 s apart
 # (kube/cache/reflector.py); a kubelet answers each 10 s.
 _PODS_MAX_AGE_NS: Mapping[SourceName, int] = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
+_ASKING_THE_SERVER = frozenset({"api", "delete"})
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,3 +213,25 @@ def named_gates(given: Sequence[str]) -> tuple[dict[str, bool], tuple[str, ...]]
     named = feature_gates.parse_feature_gates(given, own=OWN_GATES)
     here = {name: value for name, value in named.items() if name in FEATURE_GATES}
     return here, tuple(name for name in named if name not in FEATURE_GATES)
+
+
+def named_executors(config: AgentConfig) -> tuple[NamedExecutor, ...]:
+    """Return the executors that settings name; none of strategies that are off."""
+    is_on = config.feature_gates.get
+    asked = [each for each in STRATEGIES if is_on(each.gate)]
+    return tuple(named for each in asked for named in each.executors_named(settings_of(each, config)))
+
+
+def asks_the_server(config: AgentConfig) -> bool:
+    """Tell whether one of them needs the API server."""
+    return any(each.executor in _ASKING_THE_SERVER for each in named_executors(config))
+
+
+def check_executors(config: AgentConfig) -> None:
+    """Refuse an executor that this source cannot have.
+
+    Raises:  ConfigError: it asks the API server, and pods are read from files.
+    """
+    for each in named_executors(config):
+        if config.source == "file" and each.executor in _ASKING_THE_SERVER:
+            raise ConfigError(each.place, each.value, "needs source api or kubelet: files know no API server")

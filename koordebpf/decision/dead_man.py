@@ -16,12 +16,12 @@ from koordebpf.policy.decide import decide
 from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.features import MEMORY_FEATURES
-from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.guards.rules import screen
+from koordebpf.policy.guards import screen
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
 from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import Budget
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, format_ns

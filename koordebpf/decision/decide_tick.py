@@ -13,16 +13,15 @@ from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.policy.decide import arbitrate, decide
 from koordebpf.policy.detect import be_memory_evict
 from koordebpf.policy.evict.all_features import RESOURCE_OF
-from koordebpf.policy.evict.overdue import overdue_plan
-from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.guards.emergency import emergency, without_stale
-from koordebpf.policy.guards.rules import Screening, closed_guards, screen, victim_guard
+from koordebpf.policy.evict.pending import overdue_plan
+from koordebpf.policy.guards import Screening, closed_guards, emergency, screen, victim_guard, without_stale
 from koordebpf.policy.ladder.climb import LadderStep
 from koordebpf.policy.ladder.escalation import LadderMemory, escalate
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.strategy import Decision
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.decision_memory import Budget
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.pods.exemptions import judged
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import Frame, NodeView

@@ -1,6 +1,8 @@
 """Frames and rounds on the wire: values from JSON, with errors that name the place, and schemas to check against. Pure.
 
-What was measured for one strategy is of a type that it alone knows: `decision.strategies.PARTS` has them.
+What was measured for one strategy is of a type that it alone knows: `decision.strategies.PARTS` has them. Of a pod's
+annotations, labels and conditions a recording keeps those that a decision may read: each strategy names its own.
+tests/rules/test_pod_keys.py finds one that is missing.
 """
 
 from __future__ import annotations
@@ -10,14 +12,47 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from koordebpf.decision.strategies import PARTS
+from koordebpf.attribution.static_pods import CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION
+from koordebpf.decision.strategies import PARTS, STRATEGIES, settings_of
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError, json_error, rule_and_place, type_error
+from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION
+from koordebpf.slo.pods.eviction import (
+    EVICTION_ENABLED_LABEL,
+    EVICTION_POLICY_ANNOTATION,
+    EVICTION_PRIORITY_ANNOTATION,
+    SUB_PRIORITY_LABEL,
+)
+from koordebpf.slo.pods.extended_resources import EXTENDED_RESOURCE_ANNOTATION
+from koordebpf.slo.pods.qos import PRIORITY_CLASS_LABEL, QOS_LABEL
+from koordebpf.state.guard_facts import LABEL as KOORDLET_LABEL
 from koordebpf.state.measured import MeasuredParts
+from koordebpf.state.pods.effective import RESIZE_IN_PROGRESS, RESIZE_PENDING
+from koordebpf.state.pods.facts import READY
 from koordebpf.state.view import Frame
 
+ANNOTATIONS: Final = frozenset(
+    {
+        CONFIG_HASH_ANNOTATION,
+        CONFIG_MIRROR_ANNOTATION,
+        EVICTION_POLICY_ANNOTATION,
+        EVICTION_PRIORITY_ANNOTATION,
+        EXTENDED_RESOURCE_ANNOTATION,
+        RESOURCE_STATUS_ANNOTATION,
+    }.union(*(each.annotations for each in STRATEGIES))
+)
+# By their own names. Selectors of PodDisruptionBudgets and of settings may name any other.
+LABELS: Final = frozenset(
+    {
+        EVICTION_ENABLED_LABEL,
+        KOORDLET_LABEL,
+        PRIORITY_CLASS_LABEL,
+        QOS_LABEL,
+        SUB_PRIORITY_LABEL,
+    }.union(*(each.labels for each in STRATEGIES))
+)
+CONDITIONS: Final = frozenset({READY, RESIZE_IN_PROGRESS, RESIZE_PENDING})
 T = TypeVar("T")
-
 _V1: Final = "koordebpf.frame/v1"
 _V2: Final = "koordebpf.frame/v2"
 _V3: Final = "koordebpf.frame/v3"
@@ -38,6 +73,16 @@ _V2_STATES: Final = {"suppression": "suppress"}  # field of a frame → of `stat
 _V2_SETTINGS: Final = {"suppress": "suppress"}  # field of a round's settings → of their `strategies`
 _V3_SETTINGS: Final = b'"strategies":{"suppress":{'  # as every one has them since
 _V2_PARTS: Final = {"woken_by": "suppress"}  # field of a round → part of `measured`, which has a field of that name
+
+
+def annotations_read(sections: Any) -> frozenset[str]:
+    """Return the keys of annotations that decisions under these settings may read; `sections` as for `settings_of`."""
+    return ANNOTATIONS.union(*(each.annotations_named(settings_of(each, sections)) for each in STRATEGIES))
+
+
+def read_by_name(sections: Any) -> frozenset[str]:
+    """Return the keys of annotations and labels that decisions may read by their own names."""
+    return annotations_read(sections) | LABELS
 
 
 def decode_frame(raw: bytes, path: str) -> Frame:

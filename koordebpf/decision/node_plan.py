@@ -14,10 +14,10 @@ from koordebpf.policy.decide import arbitrate
 from koordebpf.policy.detect.stall_evict import stall_evict
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Plan, PodAction
 from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
 from koordebpf.policy.strategy import GATE_OFF, Decision, Strategy
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.pods.exemptions import judged
 from koordebpf.state.view import NodeView
 

@@ -7,10 +7,9 @@ from typing import Any, Literal
 import msgspec
 
 from koordebpf.decision.strategies import StrategySettings
-from koordebpf.policy.evict.overdue import EvictedPods
+from koordebpf.policy.evict.pending import EvictedPods
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.emergency import EmergencySettings
-from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.guards import EmergencySettings, GuardLimits
 from koordebpf.policy.ladder.escalation import LadderMemory
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import Frame

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from koordebpf.report.pod_settings import PodLines, PodSettings, pod_settings
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.request_log import AuditedRequest, audited_request
 from koordebpf.store.sink import DecisionsInterrupted, Event, FileChanged, RoundEnded, StrategyActed, TickEnded
-from koordebpf.store.write_log import AuditedWrite, audited_write
+from koordebpf.store.write_log import AuditedRequest, AuditedWrite, audited_request, audited_write
 
 _DECISIONS = 50  # about 10 kB each
 _REQUESTS = 500  # Why: of one minute at most 20

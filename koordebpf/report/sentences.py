@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from koordebpf.kernel.signals import SignalQuality
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Plan
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PendingRelease
 from koordebpf.units import format_ns

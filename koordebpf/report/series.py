@@ -13,8 +13,8 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.state.series.aggregate import Aggregated, aggregated
+from koordebpf.state.series.block import Window
 from koordebpf.state.series.kinds import KINDS, SeriesKey
-from koordebpf.state.series.lane import Window
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.units import NS_PER_S
 

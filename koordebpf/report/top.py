@@ -12,8 +12,8 @@ import msgspec
 
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.slo.strategies.threshold_rules import threshold_bytes
-from koordebpf.state.cpu.best_effort import be_limit_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.cpu.view import be_limit_millicpu
 from koordebpf.state.measured import (
     LedgerView,
     Measured,

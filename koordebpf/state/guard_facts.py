@@ -1,14 +1,29 @@
-"""What the guards look at, as one value."""
+"""What the guards look at, as one value, and one that is closed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.view import FINISHED_PHASES
 from koordebpf.units import NS_PER_S
 
+# Of Koordinator's chart. In another namespace anyone who may create pods could give a pod this label.
+NAMESPACE = "koordinator-system"
+LABEL, NAME = "koord-app", "koordlet"
 LOSS_WINDOW_NS = 10 * NS_PER_S  # lost records close a guard for this long
+
+
+def koordlet_pod(pods: Iterable[PodFacts]) -> str | None:
+    """Return koordlet's pod on this node as namespace/name; None: there is none."""
+    for pod in pods:
+        labels = pod.pod.metadata.labels or {}
+        if pod.namespace == NAMESPACE and labels.get(LABEL) == NAME and pod.phase not in FINISHED_PHASES:
+            return pod.pod.key
+    return None
 
 
 class GuardFacts(msgspec.Struct, frozen=True):
@@ -30,3 +45,10 @@ class GuardFacts(msgspec.Struct, frozen=True):
     running_pods_without_cgroup: int = 0
     useless_evictions: int = 0  # in a row
     useless_ns: int | None = None  # when the last of them was judged
+
+
+class ClosedGuard(msgspec.Struct, frozen=True):
+    """One reason not to act; `code` is a stable word for metrics."""
+
+    code: str
+    sentence: str

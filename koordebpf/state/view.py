@@ -25,7 +25,7 @@ from koordebpf.state.measured import (
     known_bytes,
 )
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.pods.terms import PodTerms
+from koordebpf.state.pods.requests import PodTerms
 from koordebpf.units import NS_PER_S
 
 ExecutorName = Literal["api", "cri", "cgroup"]  # by an Eviction, by the container runtime, by a kill

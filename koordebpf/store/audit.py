@@ -12,8 +12,7 @@ from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.line_sink import MAX_LINES, LineSink
 from koordebpf.store.outputs.descriptors import STDOUT
 from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
-from koordebpf.store.request_log import AuditedRequest
-from koordebpf.store.write_log import AuditedWrite
+from koordebpf.store.write_log import AuditedRequest, AuditedWrite
 
 _log = logging.getLogger("koordebpf")
 

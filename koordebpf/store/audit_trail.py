@@ -12,7 +12,6 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.repeat_filter import RepeatFilter
-from koordebpf.store.request_log import AuditedRequest, audited_request
 from koordebpf.store.sink import (
     AgentStopped,
     DecisionsInterrupted,
@@ -26,7 +25,7 @@ from koordebpf.store.sink import (
 )
 from koordebpf.store.wal import InFlight
 from koordebpf.store.write_budget import WriteBudget
-from koordebpf.store.write_log import AuditedWrite, audited_write
+from koordebpf.store.write_log import AuditedRequest, AuditedWrite, audited_request, audited_write
 
 log = logging.getLogger("koordebpf")
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
-from koordebpf.act.evict.unfinished_kill import UnfinishedKill
+from koordebpf.act.evict.cgroup import UnfinishedKill
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import open_regular, read_regular_file

@@ -1,13 +1,13 @@
-"""What is recorded of files that change all the time: of each file some changes at once, then one a minute. Pure."""
+"""What is recorded of files that change all the time: some changes of a file at once, then one a minute. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from koordebpf.act.writer.change import WriteResult
-from koordebpf.store.bucket import Bucket
 from koordebpf.store.sink import FileChanged
 from koordebpf.units import NS_PER_S
 
@@ -19,8 +19,28 @@ _MORE_EACH_NS: Final = NS_PER_S // 2
 _MORE_AT_ONCE: Final = 120
 _POLL_NS: Final = 5 * NS_PER_S  # Why: a pass over the files of 110 pods takes a millisecond
 _MAX_FILES: Final = 20_000  # Why: 110 pods with ten containers, 15 files each; one takes 0.3 KiB
-
 _Key = tuple[str, WriteResult, bool]
+
+
+class Bucket(msgspec.Struct):
+    """A token bucket that begins full.
+
+    `each_ns`  until there is one more.
+    `most`     that may be spent at once.
+    `full_ns`  when that many are there again.
+    """
+
+    each_ns: int
+    most: int
+    full_ns: int = 0
+
+    def spend(self, now_ns: int) -> bool:
+        """Spend one; tell whether there was one."""
+        full_ns = max(self.full_ns, now_ns) + self.each_ns
+        if full_ns - now_ns > self.most * self.each_ns:
+            return False
+        self.full_ns = full_ns
+        return True
 
 
 class _File:

@@ -1,4 +1,4 @@
-"""How changed files are reported: a line of the audit, and a sentence."""
+"""How changed files and refused requests are reported: a line of the audit, and a sentence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Literal
 import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.policy.requests import RequestNews
 from koordebpf.units import format_utc
 
-_SCHEMA: Literal["koordebpf.write/v1"] = "koordebpf.write/v1"
-WRITE_LINE = f'"schema":"{_SCHEMA}"'.encode()  # no other line of the audit has it
+_REQUEST: Literal["koordebpf.request/v1"] = "koordebpf.request/v1"
+REQUEST_LINE = f'"schema":"{_REQUEST}"'.encode()  # no other line of the audit has it
+_WRITE: Literal["koordebpf.write/v1"] = "koordebpf.write/v1"
+WRITE_LINE = f'"schema":"{_WRITE}"'.encode()  # no other line of the audit has it
 # By the name of errno(3).
 _REMEDIES = {
     "EROFS": "mount the cgroup file system writable",
@@ -19,6 +22,28 @@ _REMEDIES = {
     "EPERM": "run the agent as root",
     "ENOENT": "there is no such file here; koordebpf doctor says why",
 }
+
+
+class AuditedRequest(msgspec.Struct, frozen=True):
+    """One request as a line of the audit log, beside the lines of evictions. `time` is RFC 3339 UTC."""
+
+    schema: Literal["koordebpf.request/v1"]
+    time: str
+    node: str
+    request: RequestNews
+
+
+def audited_request(request: RequestNews, node: str, wall_s: float) -> AuditedRequest:
+    """Return the line."""
+    return AuditedRequest(_REQUEST, format_utc(wall_s), node, request)
+
+
+def request_sentence(request: RequestNews) -> str:
+    """Return what became of one request, for people."""
+    pod = f"{request.namespace}/{request.name}" if request.name else f"pod {request.uid}"
+    if request.outcome == "dry_run":
+        return f"dry run of {request.plugin}, {pod} is not evicted: {request.reason}"
+    return f"{request.plugin} asks for {pod} and is refused: {request.reason}"
 
 
 class AuditedWrite(msgspec.Struct, frozen=True):
@@ -32,7 +57,7 @@ class AuditedWrite(msgspec.Struct, frozen=True):
 
 def audited_write(change: FileChange, node: str, wall_s: float) -> AuditedWrite:
     """Return the line."""
-    return AuditedWrite(_SCHEMA, format_utc(wall_s), node, change)
+    return AuditedWrite(_WRITE, format_utc(wall_s), node, change)
 
 
 def alike(changes: Sequence[FileChange]) -> list[list[FileChange]]:

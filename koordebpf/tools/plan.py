@@ -21,13 +21,12 @@ from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.guards.rules import GuardLimits, closed_guards
+from koordebpf.policy.guards import GuardLimits, closed_guards
 from koordebpf.slo.manager.shapes import UnknownField, unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.nodeslo import STRATEGY_KEY, strategy_doubts
 from koordebpf.slo.spec import spec_of_configmap
 from koordebpf.state.build import capacity_doubt, strategy_of_frame, view_of_frame
-from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.guard_facts import ClosedGuard, GuardFacts
 from koordebpf.state.view import Frame, NodeView
 from koordebpf.state.what_if import (
     Setting,

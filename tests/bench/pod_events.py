@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.frame import frame_of, in_force
+from koordebpf.collect.cluster_view import Known, frame_of, in_force
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.state.build import view_of_frame

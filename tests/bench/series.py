@@ -14,7 +14,7 @@ from pathlib import Path
 
 from koordebpf.jobs.usage_series.snapshot import SnapshotWriter, restore_series
 from koordebpf.state.series.aggregate import Aggregation
-from koordebpf.state.series.block import decode_block, encode_block
+from koordebpf.state.series.block import BLOCK_ROUNDS, decode_block, encode_block
 from koordebpf.state.series.kinds import (
     CONTAINER_CPU,
     CONTAINER_MEMORY,
@@ -24,7 +24,6 @@ from koordebpf.state.series.kinds import (
     POD_THROTTLED,
     SeriesKey,
 )
-from koordebpf.state.series.lane import BLOCK_ROUNDS
 from koordebpf.state.series.node import node_series
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SeriesStore

@@ -12,8 +12,7 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import open_sinks
 from koordebpf.agent.tick import Agent
-from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.frame import frame_of, in_force
+from koordebpf.collect.cluster_view import Known, frame_of, in_force
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope

@@ -9,8 +9,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.frame import frame_of
+from koordebpf.collect.cluster_view import Known, frame_of
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.http.transport import open_cluster

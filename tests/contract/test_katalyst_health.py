@@ -21,8 +21,8 @@ from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
 from koordebpf.store.audit import AuditLog
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.request_log import AuditedRequest
 from koordebpf.store.sink import AgentStopped, StrategyActed
+from koordebpf.store.write_log import AuditedRequest
 from koordebpf.strategies.katalyst.values import REPORT_TAINT, KatalystFacts, PluginAnswer
 from tests.scenarios.test_katalyst import kpod
 from tests.support.katalyst_scrape import ScrapedNode

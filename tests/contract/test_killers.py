@@ -21,8 +21,7 @@ from koordebpf.agent.parts import AgentParts
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.configuration.checked import agent_config
 from koordebpf.configuration.file import read_config
-from koordebpf.configuration.named_executors import named_executors
-from koordebpf.configuration.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig, named_executors
 from koordebpf.errors import ConfigError
 from koordebpf.runner.measuring import Measuring
 from koordebpf.state.build import view_of_frame

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from koordebpf.collect.cluster_view import Known as Cluster
-from koordebpf.collect.cpu.files import CpuManagerReader
+from koordebpf.collect.cpu.collector import CpuManagerReader
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.jobs.node_topology.merge import difference
 from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter

@@ -15,8 +15,8 @@ import pytest
 
 from koordebpf.demo.node import remove_subtree
 from koordebpf.errors import SupportError
-from koordebpf.jobs.hardware.containers import ContainerCgroup
 from koordebpf.jobs.hardware.gpu import GpuCollector
+from koordebpf.jobs.hardware.loop import ContainerCgroup
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.host.gpu import Gpu, GpuProcess, Nvml
 from koordebpf.state.series.kinds import KINDS

@@ -17,8 +17,7 @@ import msgspec
 import pytest
 
 from koordebpf.act.evict.actuator import OutcomeQueue
-from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.evict.unfinished_kill import UnfinishedKill, finish_kill, frozen_by
+from koordebpf.act.evict.cgroup import CgroupExecutor, UnfinishedKill, finish_kill, frozen_by
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillReport, KillTarget, kill_cgroup
 from koordebpf.policy.plan import Candidate, Holding, Victim

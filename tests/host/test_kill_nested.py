@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.act.evict.unfinished_kill import how_it_ended
+from koordebpf.act.evict.cgroup import how_it_ended
 from koordebpf.kernel.cgroup.kill import Kill, kill_cgroup
 from koordebpf.kernel.cgroup.subtree import directories, may_hold, pids
 from koordebpf.state.outcome import Result

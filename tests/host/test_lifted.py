@@ -15,8 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
-from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.evict.unfinished_kill import UnfinishedKill, finish_kill
+from koordebpf.act.evict.cgroup import CgroupExecutor, UnfinishedKill, finish_kill
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter

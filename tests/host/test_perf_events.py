@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import CgroupGone, SupportError
-from koordebpf.jobs.hardware.containers import ContainerCgroup
 from koordebpf.jobs.hardware.cpi import CpiCollector
+from koordebpf.jobs.hardware.loop import ContainerCgroup
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event, find_perf_event_mount
 from koordebpf.state.series.kinds import CONTAINER_CPI
 from koordebpf.state.series.node import node_series

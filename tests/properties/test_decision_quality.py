@@ -19,7 +19,7 @@ from koordebpf.kube.cache.objects import (
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.selection import choose_victims
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.rules import Budget, GuardLimits, screen
+from koordebpf.policy.guards import Budget, GuardLimits, screen
 from koordebpf.policy.ladder.climb import LadderState, next_rung
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Candidate, Holding, Plan

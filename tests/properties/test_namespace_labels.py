@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from koordebpf.kube.cache.objects import Namespace, ObjectMeta
 from koordebpf.policy.decide import decide
 from koordebpf.policy.detect import be_memory_evict
-from koordebpf.policy.evict.candidates.best_effort import candidates_of
+from koordebpf.policy.evict.candidates.by_feature import candidates_of
 from koordebpf.policy.evict.grace import capped_grace_s
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings

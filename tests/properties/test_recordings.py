@@ -12,7 +12,7 @@ from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import DecodeError
 from koordebpf.quantity import MOST_AMOUNT
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.cpu.best_effort import be_request_millicpu
+from koordebpf.state.cpu.view import be_request_millicpu
 from koordebpf.state.pods.effective import granted
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.pods.requests import cpu_requests, memory_requests

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from koordebpf.decision.decide_tick import TickDecision, decide_tick, decided_again, encode_decision, tick_view
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.policy.evict.overdue import EvictedPods
+from koordebpf.policy.evict.pending import EvictedPods
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.emergency import EmergencySettings
-from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.guards import EmergencySettings, GuardLimits
 from koordebpf.policy.ladder.escalation import LadderMemory
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy

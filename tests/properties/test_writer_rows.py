@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordebpf.act.writer.foreign import our_devices, unseen_rows
 from koordebpf.act.writer.places import Original, Places
-from koordebpf.act.writer.rows import our_devices, unseen_rows
 from koordebpf.kernel.cgroup.tables import Table, differing, overlaid, with_changes, with_rows
 
 DEVICES = ("8:0", "8:16", "8:32", "8:48")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from koordebpf.decision.pod_keys import ANNOTATIONS, LABELS
+from koordebpf.decision.frames import ANNOTATIONS, LABELS
 from tests.rules.modules import MODULES, tree
 from tests.rules.offenders import report
 from tests.rules.pages import ROOT
@@ -67,7 +67,7 @@ def test_each_key_of_the_package_is_known_to_be_a_pods_or_not() -> None:
     found = [(path, line, key) for path in MODULES for line, key in _keys(path)]
     report(
         (f"{path.relative_to(ROOT)}:{line}: {key}" for path, line, key in found if key not in known),
-        "add a key that pods have to koordebpf/decision/pod_keys.py, any other to _OTHERS",
+        "add a key that pods have to koordebpf/decision/frames.py, any other to _OTHERS",
     )
     report(sorted(_OTHERS - {key for _, _, key in found}), "remove from _OTHERS what the package does not name")
 
@@ -82,4 +82,4 @@ def test_conditions_of_pods_are_read_by_a_name_that_is_known() -> None:
         if isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr == "type"
         if not isinstance(node.comparators[0], ast.Name)
     ]
-    report(found, "name the condition by a constant that koordebpf/decision/pod_keys.py has in CONDITIONS")
+    report(found, "name the condition by a constant that koordebpf/decision/frames.py has in CONDITIONS")

@@ -21,7 +21,7 @@ from koordebpf.state.outcome import Result
 from koordebpf.state.pods.exemptions import ExemptionSettings, judged, judged_pods
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
-from koordebpf.state.stalls.causes import is_latency_sensitive
+from koordebpf.state.stalls.ledger import is_latency_sensitive
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame
 from koordebpf.strategies.cpu_suppress.plan import caused_ratio

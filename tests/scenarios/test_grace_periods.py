@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.policy.decide import decide
-from koordebpf.policy.evict.overdue import EvictedPods, overdue_plan
+from koordebpf.policy.evict.pending import EvictedPods, overdue_plan
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan
 from koordebpf.state.amount import MEMORY

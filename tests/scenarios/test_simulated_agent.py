@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from koordebpf.policy.detect.be_memory_evict import FEATURE
-from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.guards import GuardLimits
 from koordebpf.state.outcome import Result
 from koordebpf.store.sink import OutcomeArrived
 from koordebpf.units import NS_PER_S

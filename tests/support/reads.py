@@ -14,7 +14,7 @@ from koordebpf.decision.strategies import PARTS, STRATEGIES, settings_of
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.pods.terms import PodTerms
+from koordebpf.state.pods.requests import PodTerms
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.strategies.block_io.decide import BLOCK_IO
 from koordebpf.strategies.block_io.values import BlockIOView, block_io_view

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cpu.collector import BestEffortSets
-from koordebpf.collect.cpu.files import CgroupCpuFiles
+from koordebpf.collect.cpu.collector import BestEffortSets, CgroupCpuFiles
 from koordebpf.collect.cpu.owners import cpu_owners
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 

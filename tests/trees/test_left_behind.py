@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.evict.unfinished_kill import UnfinishedKill
+from koordebpf.act.evict.cgroup import UnfinishedKill
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, Journal
 from koordebpf.act.writer.owners import LADDER, SUPPRESS
 from koordebpf.act.writer.places import Original

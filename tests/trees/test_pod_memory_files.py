@@ -10,8 +10,7 @@ import pytest
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.memory.lru_stat import LruStat, anon_bytes, file_bytes, file_pages
-from koordebpf.collect.memory.pod_files import PodFiles
+from koordebpf.collect.memory.files import LruStat, PodFiles, anon_bytes, file_bytes, file_pages
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cpu.files import CpuManagerReader
-from koordebpf.collect.frame import frame_of
+from koordebpf.collect.cluster_view import frame_of
+from koordebpf.collect.cpu.collector import CpuManagerReader
 from koordebpf.kube.cache.objects import ClusterState, Namespace, ObjectMeta
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.strategies.resctrl.measure import ResctrlCollector

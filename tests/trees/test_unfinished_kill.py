@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import OutcomeQueue
-from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.evict.unfinished_kill import UnfinishedKill, finish_kill, frozen_by, how_it_ended, thaw_left
+from koordebpf.act.evict.cgroup import CgroupExecutor, UnfinishedKill, finish_kill, frozen_by, how_it_ended, thaw_left
 from koordebpf.kernel.cgroup.kill import KillReport, KillTarget
 from koordebpf.kernel.cgroup.lifted import CpuPlace, limits_of
 from koordebpf.state.outcome import Outcome, Result

@@ -17,9 +17,8 @@ from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.jobs.hardware import cpi as cpi_module
-from koordebpf.jobs.hardware.beside_loop import BesideLoop
-from koordebpf.jobs.hardware.containers import ContainerCgroup
 from koordebpf.jobs.hardware.cpi import CpiCollector
+from koordebpf.jobs.hardware.loop import BesideLoop, ContainerCgroup
 from koordebpf.jobs.prediction.keeper import CheckpointKeeper
 from koordebpf.kernel.cgroup.reaping import Reaping
 from koordebpf.kernel.io import worker as worker_module

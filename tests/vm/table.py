@@ -52,7 +52,7 @@ FACTS = {
     "on_mm_compaction_begin": Facts("5.8", "when it began", _HELPS),
     "on_mm_compaction_end": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
     "on_mm_vmscan_throttled": Facts("5.16", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
-    "scan_memcgs": Facts("6.1", "`koord_memcg`, in a mapped array", "`koordebpf/collect/memory/samples.py`"),
+    "scan_memcgs": Facts("6.1", "`koord_memcg`, in a mapped array", "`koordebpf/collect/memory/files.py`"),
     "on_psi_memstall_enter": Facts("5.8", "when it began", _HELPS),
     "on_psi_memstall_leave": Facts("5.8", "`koord_wait`, `koord_stall`", "`koordebpf/collect/node_watch.py`"),
     "on_mark_victim": Facts("5.8", "`koord_oom_kill`", "`koordebpf/agent/tick.py`"),

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import ClassVar, final
 
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Victim
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.outcome import Outcome, Result
 
 

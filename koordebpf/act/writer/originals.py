@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
+from koordebpf.act.writer.change import Seen, is_wish
+from koordebpf.act.writer.foreign import our_devices, unseen_rows
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.overwritten import is_slice
 from koordebpf.act.writer.owners import with_owners
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
-from koordebpf.act.writer.rows import our_devices, unseen_rows
-from koordebpf.act.writer.seen import Seen, is_wish
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, is_throttle
 from koordebpf.kernel.cgroup.tables import Table, overlaid, with_changes

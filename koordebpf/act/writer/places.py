@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.act.writer.change import WriteResult
-from koordebpf.act.writer.seen import is_wish
+from koordebpf.act.writer.change import WriteResult, is_wish
 from koordebpf.errors import CgroupGone, KernelFileError, errno_name
 from koordebpf.kernel.cgroup.files import (
     CgroupFile,

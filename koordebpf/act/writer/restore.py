@@ -10,11 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.act.writer.change import FileChange, WriteResult
+from koordebpf.act.writer.change import FileChange, WriteResult, is_wish
+from koordebpf.act.writer.foreign import unseen_rows
 from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
-from koordebpf.act.writer.rows import unseen_rows
-from koordebpf.act.writer.seen import is_wish
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_shared
 from koordebpf.kernel.cgroup.tables import Table, with_changes

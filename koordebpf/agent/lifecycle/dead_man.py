@@ -19,9 +19,9 @@ from koordebpf.decision.dead_man import (
 )
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import SupportError
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.report.prom.dead_man import DeadManMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, format_ns
 

@@ -8,8 +8,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
-from koordebpf.configuration.named_executors import named_executors
-from koordebpf.configuration.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig, named_executors
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.cgroup.kill import KillTarget

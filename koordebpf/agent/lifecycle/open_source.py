@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.decision.pod_keys import read_by_name
+from koordebpf.decision.frames import read_by_name
 from koordebpf.decision.strategies import may_choose_any, reads_cnr
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import MergedSource, Source
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.policy.evict.candidates.protection import ALWAYS_PROTECTED_NAMESPACES
+from koordebpf.policy.evict.candidates.exemptions import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.runner.own_kubelet import open_own_kubelet
 from koordebpf.slo.pods.eviction import may_be_evicted
 from koordebpf.state.pods.exemptions import asked_labels, may_replace_label

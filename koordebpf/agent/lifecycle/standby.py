@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from koordebpf.act.evict.unfinished_kill import finish_kill, frozen_by, thaw_left
+from koordebpf.act.evict.cgroup import finish_kill, frozen_by, thaw_left
 from koordebpf.act.writer.journal import JOURNAL_PATH, OLD_LADDER_JOURNAL, read_journal
 from koordebpf.act.writer.owners import LADDER, SUPPRESS, has_owner
 from koordebpf.act.writer.places import Original

@@ -29,7 +29,7 @@ TYPES: Mapping[str, str] = {
     "replay": "koordebpf.tools.recorder.replay.Replay",
     "replayed-plan": "koordebpf.tools.recorder.pages.ReplayedPlan",
     "replayed-round": "koordebpf.tools.recorder.replay.ReplayedRound",
-    "request": "koordebpf.store.request_log.AuditedRequest",
+    "request": "koordebpf.store.write_log.AuditedRequest",
     "shadow": "koordebpf.decision.what_if.week.ShadowWeek",
     "simulation": "koordebpf.tools.what_if.simulate.SimulationResult",
     "slo-problem": "koordebpf.slo.manager.webhook.Problem",

@@ -1,29 +1,31 @@
 """Reads the node's CPUs: which there are, who used how much, and what the best-effort directories may use.
 
-A cgroup that is gone in the middle of it is left out, here and nowhere else.
+A cgroup that is gone in the middle of it is left out, here and nowhere else. Files are kept open.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from koordebpf.attribution.owner import Owner
-from koordebpf.collect.cpu.files import CgroupCpuFiles, CpuManagerReader
 from koordebpf.collect.cpu.owners import CpuOwners, cpu_owners
+from koordebpf.errors import CgroupGone, ConfigError, SupportError
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.cpu_usage import STAT, CgroupCpu, NodeCpuTime
 from koordebpf.kube.sources.cpu_manager import STATE as CPU_MANAGER_STATE
-from koordebpf.kube.sources.cpu_manager import CpuManagerState
-from koordebpf.state.cpu.best_effort import be_limit_millicpu, be_sets
+from koordebpf.kube.sources.cpu_manager import CpuManagerFile, CpuManagerState
 from koordebpf.state.cpu.measured import (
     BeCgroup,
     BeQuota,
+    CpuManager,
     CpuMeasured,
     CpuUsage,
     HostApplicationCpu,
@@ -31,17 +33,77 @@ from koordebpf.state.cpu.measured import (
     OtherPodsCpu,
     PodCpu,
 )
-from koordebpf.state.cpu.rates import CpuRates
-from koordebpf.state.cpu.window import append_cpu, cpu_window
+from koordebpf.state.cpu.rates import CpuRates, append_cpu, cpu_window
+from koordebpf.state.cpu.view import be_limit_millicpu, be_sets
 from koordebpf.state.series.node import NodeSeries
 from koordebpf.units import NS_PER_S
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 _CONTAINER_DEPTH = 2  # below the best-effort directory, as with kubelet
 # What another process writes into a single set shows within so many rounds; the writer corrects it. Why 30: koordlet
 # writes again after 60 s (resource-force-update-seconds); the sets of 221 directories take 1 ms, so many 0.04 ms.
 _ROUNDS = 30
 _HIERARCHIES = ("memory", "cpu", "cpuset")  # where pods are found, and where suppression writes
 _NODE = ""  # its key among the rates; no cgroup below the node has it
+
+
+class CgroupCpuFiles:
+    """Opens the files of a cgroup when they are first read. `path in files`: they are open."""
+
+    def __init__(self, mounts: Mapping[str, ControllerMount]) -> None:
+        self.mounts = dict(mounts)  # by controller
+        self._files: dict[str, CgroupCpu] = {}
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._files
+
+    def read(self, path: str, what: Callable[[CgroupCpu], T]) -> T | None:
+        """Return what a cgroup's files say; None: it is gone, or has no such file."""
+        files = self._files.get(path)
+        if files is None:
+            files = self._files[path] = CgroupCpu(self.mounts, path)
+        try:
+            return what(files)
+        except SupportError:
+            return None
+        except CgroupGone:
+            self._files.pop(path).close()
+            return None
+
+    def keep_only(self, known: Collection[str]) -> None:
+        """Close the files of all other cgroups."""
+        for path in self._files.keys() - set(known):
+            self._files.pop(path).close()
+
+    def close(self) -> None:
+        """Close every fd."""
+        for files in self._files.values():
+            files.close()
+        self._files.clear()
+
+
+class CpuManagerReader:
+    """Reads which CPUs kubelet has pinned: from its file, or from kubelet itself where that cannot be reached."""
+
+    def __init__(self, file: Path, kubelet: Callable[[], CpuManagerState | None] | None) -> None:
+        self._file = CpuManagerFile(file)
+        self._kubelet = kubelet
+        self._problem: str | None = None
+
+    def read(self) -> CpuManager | None:
+        """Return its state; None: there is none, or it is malformed, which is logged once."""
+        try:
+            state = self._file.read()
+        except ConfigError as error:
+            if str(error) != self._problem:
+                log.warning("%s", error)
+                self._problem = str(error)
+            return None
+        self._problem = None
+        if state is None and self._kubelet is not None:
+            state = self._kubelet()
+        return None if state is None else CpuManager(state.policy, state.pinned, state.shared)
 
 
 class BestEffortSets:

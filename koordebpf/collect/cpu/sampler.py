@@ -11,8 +11,8 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.slo.strategies.threshold_rules import cpu_window_s
-from koordebpf.state.cpu.best_effort import be_request_millicpu
 from koordebpf.state.cpu.measured import CpuMeasured
+from koordebpf.state.cpu.view import be_request_millicpu
 from koordebpf.state.series.node import NodeSeries
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S

@@ -12,7 +12,7 @@ from koordebpf.controller.batch.written import wanted_amounts, written_amounts
 from koordebpf.kube.colocation.nodes import decode_colocation_node
 from koordebpf.kube.colocation.reads import NodeReads
 from koordebpf.kube.http.transport import Transport
-from koordebpf.policy.batch.sync import sync_reason
+from koordebpf.policy.batch.zones import sync_reason
 from koordebpf.report.pages.batch import ExplainedNode
 from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.node_colocation import effective_colocation, node_colocation

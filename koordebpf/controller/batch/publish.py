@@ -20,7 +20,7 @@ from koordebpf.kube.cache.node_metric import AggregatePolicy, CollectPolicy, Nod
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.writes import WrittenMetric
 from koordebpf.kube.http.backoff import Backoff
-from koordebpf.policy.batch.sync import sync_reason
+from koordebpf.policy.batch.zones import sync_reason
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.units import NS_PER_S
 

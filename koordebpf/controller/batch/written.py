@@ -14,7 +14,7 @@ from koordebpf.controller.batch.facts import batch_amounts
 from koordebpf.errors import ConfigError
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.policy.batch.formulas import NodeResult
-from koordebpf.policy.batch.sync import Amounts
+from koordebpf.policy.batch.zones import Amounts
 from koordebpf.quantity import parse_quantity
 from koordebpf.slo.overlay import decode_object
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY

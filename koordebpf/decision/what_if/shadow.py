@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from koordebpf.decision.decide_tick import TickDecision
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.decision.what_if.lifetimes import Lifetimes
-from koordebpf.decision.what_if.observed import Observed, Observer
+from koordebpf.decision.what_if.observed import Lifetimes, Observed, Observer
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.week import NEAR_S, Lead, NodeCounts, ShadowCounts, ShadowDay
 from koordebpf.decision.what_if.world import Eviction, World

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from koordebpf.decision.decide_tick import tick_view
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.decision.what_if.lifetimes import Lifetimes
-from koordebpf.decision.what_if.observed import Observed, Observer
+from koordebpf.decision.what_if.observed import Lifetimes, Observed, Observer
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.world import HELD_NS, RELEASE_NS, Eviction, Step, World
 from koordebpf.policy.credit import credit_bytes

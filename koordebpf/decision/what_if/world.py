@@ -17,10 +17,9 @@ from msgspec.structs import replace
 
 from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.decision.what_if.lifetimes import Lifetimes
-from koordebpf.decision.what_if.observed import Observed
+from koordebpf.decision.what_if.observed import Lifetimes, Observed
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.policy.evict.overdue import EvictedPods
+from koordebpf.policy.evict.pending import EvictedPods
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, after, settled
 from koordebpf.policy.plan import Candidate
 from koordebpf.slo.strategies.threshold_rules import threshold_bytes

@@ -10,8 +10,7 @@ import msgspec
 
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, SupportError
-from koordebpf.jobs.hardware.beside_loop import BesideLoop
-from koordebpf.jobs.hardware.containers import containers_of
+from koordebpf.jobs.hardware.loop import BesideLoop, containers_of
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from koordebpf.kernel.cgroup.idle_pages import cold_bytes, require_kidled
 from koordebpf.kernel.proc.meminfo import Meminfo

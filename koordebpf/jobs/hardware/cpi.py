@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from koordebpf.errors import CgroupGone, KoordebpfError, SupportError
-from koordebpf.jobs.hardware.containers import ContainerCgroup, containers_of
+from koordebpf.jobs.hardware.loop import ContainerCgroup, containers_of
 from koordebpf.kernel.cgroup.hierarchy import find_perf_event_mount
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event
 from koordebpf.kernel.io.worker import Supervisor

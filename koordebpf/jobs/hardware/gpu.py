@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from koordebpf.errors import SupportError
-from koordebpf.jobs.hardware.beside_loop import BesideLoop
-from koordebpf.jobs.hardware.containers import ContainerCgroup, containers_of
+from koordebpf.jobs.hardware.loop import BesideLoop, ContainerCgroup, containers_of
 from koordebpf.kernel.cgroup.subtree import pids
 from koordebpf.kernel.host.gpu import Gpu, GpuProcess, Nvml
 from koordebpf.runner.context import NodeContext

@@ -25,8 +25,8 @@ from koordebpf.kube.clients.kubelet import KubeletConfig
 from koordebpf.kube.colocation.node_topologies import written_at
 from koordebpf.kube.http.backoff import Backoff
 from koordebpf.state.cpu.measured import CpuManager
+from koordebpf.state.guard_facts import koordlet_pod
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.pods.koordlet import koordlet_pod
 
 log = logging.getLogger(__name__)
 MANAGER = "koordlet"  # its user agent, and so the name of its field manager

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.clock import Clock, SystemClock
-from koordebpf.collect.cpu.files import CpuManagerReader
+from koordebpf.collect.cpu.collector import CpuManagerReader
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.errors import ConfigError, KernelFileError, KubeError, SupportError
 from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter

@@ -1,4 +1,4 @@
-"""What batch and mid resources of a node are computed from. Amounts are millicpu and bytes.
+"""What batch and mid resources of a node are computed from, and the sums they come to. Amounts are millicpu and bytes.
 
 One node has a hundred pods and a cluster a hundred thousand: their records are small, and unseen by the garbage
 collector, for they hold no cycles.
@@ -10,6 +10,59 @@ from typing import Final
 
 import msgspec
 
+# Bands of priority whose pods run on what others leave: they lower neither batch nor, with mid, mid resources.
+BATCH_BANDS: Final = frozenset({"koord-batch", "koord-free"})
+MID_BANDS: Final = frozenset({"koord-mid", *BATCH_BANDS})
+
+
+class Term(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One summand; negative: it is taken off. `source` is where its value comes from."""
+
+    name: str
+    value: int
+    source: str = ""
+
+
+class Calculation(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The amount of one resource: `result` is the sum of `terms`.
+
+    `resource` is its name in node.status.allocatable. `reset`: why the node has none of it; then `result` is None.
+    """
+
+    resource: str
+    result: int | None
+    terms: tuple[Term, ...] = ()
+    reset: str = ""
+
+
+class Sum:
+    """Terms as they are added up. A term that is zero changes nothing, and is left out unless `keep`."""
+
+    def __init__(self, resource: str) -> None:
+        self.total = 0
+        self._resource = resource
+        self._terms: list[Term] = []
+
+    def add(self, name: str, value: int, source: str = "", *, keep: bool = False) -> None:
+        """Add a summand."""
+        if value or keep:
+            self._terms.append(Term(name, value, source))
+            self.total += value
+
+    def at_least_zero(self) -> None:
+        """Raise what is below zero to it."""
+        if self.total < 0:
+            self.add("raised to zero", -self.total, "there is nothing left")
+
+    def at_most(self, limit: int, source: str) -> None:
+        """Cut what is above a limit."""
+        if self.total > limit:
+            self.add("cut to the limit", limit - self.total, source)
+
+    def calculation(self) -> Calculation:
+        """Return the result with its terms."""
+        return Calculation(self._resource, self.total, tuple(self._terms))
+
 
 class CpuMemory(msgspec.Struct, frozen=True, gc=False):
     """An amount of both."""
@@ -19,9 +72,6 @@ class CpuMemory(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING: Final = CpuMemory()
-# Bands of priority whose pods run on what others leave: they lower neither batch nor, with mid, mid resources.
-BATCH_BANDS: Final = frozenset({"koord-batch", "koord-free"})
-MID_BANDS: Final = frozenset({"koord-mid", *BATCH_BANDS})
 
 
 class PodRequest(msgspec.Struct, frozen=True, gc=False):

@@ -20,16 +20,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from koordebpf.policy.batch.calculation import Calculation, Sum
 from koordebpf.policy.batch.facts import (
     BATCH_BANDS,
     MID_BANDS,
     NOTHING,
+    Calculation,
     CpuMemory,
     HostApplicationUse,
     NodeFacts,
     PodRequest,
     PodUse,
+    Sum,
     Usage,
 )
 from koordebpf.slo.manager.node_colocation import CPU_POLICIES, MEMORY_POLICIES, NodeColocation

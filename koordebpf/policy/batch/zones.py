@@ -1,6 +1,9 @@
-"""Batch resources of each NUMA node. Pods are not measured by zone: what is not bound to some is divided equally.
+"""Batch resources of each NUMA node, and whether a Node has to be written: a small change is not worth a request.
 
-Source: koordinator pkg/slo-controller/noderesource/plugins/batchresource/plugin.go, calculateOnNUMALevel.
+Pods are not measured by zone: what is not bound to some is divided equally.
+
+Source: koordinator pkg/slo-controller/noderesource/plugins/batchresource/plugin.go, calculateOnNUMALevel;
+        resource_calculator.go; pkg/util IsQuantityDiff.
 """
 
 from __future__ import annotations
@@ -19,6 +22,30 @@ from koordebpf.policy.batch.formulas import (
     system_use,
 )
 from koordebpf.slo.manager.node_colocation import NodeColocation
+
+Amounts = Mapping[str, int | None]
+
+
+def sync_reason(now: Amounts, wanted: Amounts, threshold: float, since_ns: int | None, at_most_ns: int) -> str:
+    """Return why the Node has to be written; "": it need not.
+
+    `now` and `wanted` are resource → amount, None: the Node has none. What moved by more than `threshold` of the old is
+    written at once, anything else once the last write is older than `at_most_ns`; `since_ns` None: it is not known.
+    What did not change is never written.
+    """
+    small = ""
+    for resource, amount in wanted.items():
+        old = now.get(resource)
+        if amount == old:
+            continue
+        if amount is None or old is None:
+            return f"{resource} {'appears' if old is None else 'is reset'}"
+        if abs(amount - old) > old * threshold:
+            return f"{resource} {old} → {amount}: by more than {threshold:g} of it"
+        small = f"{resource} {old} → {amount}"
+    if small and (since_ns is None or since_ns > at_most_ns):
+        return f"{small}: the last write is old"
+    return ""
 
 
 def zone_results(

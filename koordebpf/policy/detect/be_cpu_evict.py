@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.policy.detect.strategy_gate import has_window, skip, skipped_cpu
-from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict
+from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict, has_window, skip, skipped_cpu
 from koordebpf.slo.strategies.threshold_rules import (
     BY_ALLOCATABLE,
     DEFAULT_BE_USAGE_THRESHOLD_PERCENT,
@@ -13,9 +12,8 @@ from koordebpf.slo.strategies.threshold_rules import (
     first_byte_at,
 )
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU
-from koordebpf.state.cpu.best_effort import be_limit_millicpu, be_request_millicpu
 from koordebpf.state.cpu.measured import CpuView
-from koordebpf.state.cpu.view import MILLI
+from koordebpf.state.cpu.view import MILLI, be_limit_millicpu, be_request_millicpu
 from koordebpf.state.pods.requests import BATCH_CPU
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S, format_millicpu

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.policy.detect.allocatable import over_allocatable
-from koordebpf.policy.detect.strategy_gate import skip, skipped_cpu
-from koordebpf.policy.detect.verdict import Verdict
+from koordebpf.policy.detect.verdict import Verdict, skip, skipped_cpu
 from koordebpf.slo.strategies.threshold_rules import (
     allocatable_priority,
     cpu_allocatable_percents,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.policy.detect.strategy_gate import has_window, skip, skipped_cpu
-from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict
+from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict, has_window, skip, skipped_cpu
 from koordebpf.slo.strategies.threshold_rules import cpu_evict_lower_percent, cpu_evict_problem, first_byte_at
 from koordebpf.state.amount import CPU, USED_CPU
 from koordebpf.state.view import NodeView

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.policy.detect.allocatable import over_allocatable
-from koordebpf.policy.detect.strategy_gate import skip, skipped
-from koordebpf.policy.detect.verdict import Verdict
+from koordebpf.policy.detect.verdict import Verdict, skip, skipped
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_rules import (
     allocatable_priority,

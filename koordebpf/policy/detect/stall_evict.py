@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.policy.detect.strategy_gate import skip, skipped
-from koordebpf.policy.detect.verdict import Need, StallEvidence, Verdict
+from koordebpf.policy.detect.verdict import Need, StallEvidence, Verdict, skip, skipped
 from koordebpf.state.amount import USED
 from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import NodeView

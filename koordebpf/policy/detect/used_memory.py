@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koordebpf.policy.detect.strategy_gate import skip, skipped
-from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
+from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict, skip, skipped
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.threshold_rules import first_byte_at, memory_evict_lower_percent
 from koordebpf.state.amount import MEMORY, USED

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from koordebpf.policy.detect import be_cpu_evict, cpu_allocatable_evict, cpu_evict
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.policy.evict.candidates.best_effort import candidates_of
-from koordebpf.policy.evict.candidates.by_priority import candidates_by_priority, priority_key, priority_order
-from koordebpf.policy.evict.candidates.protection import exclusion
+from koordebpf.policy.evict.candidates.by_feature import (
+    candidates_by_priority,
+    candidates_of,
+    priority_key,
+    priority_order,
+)
+from koordebpf.policy.evict.candidates.exemptions import exclusion
 from koordebpf.policy.evict.features import MEMORY_FEATURES, Feature
 from koordebpf.policy.evict.ranking import as_candidates, be_key, by_name, preferred
 from koordebpf.policy.evict.resources import CPU_RELIEF

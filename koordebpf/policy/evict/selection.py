@@ -8,10 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_in, credit_of
-from koordebpf.policy.evict.allowance import Allowance
 from koordebpf.policy.evict.candidates.disruption import blocked_by
-from koordebpf.policy.evict.candidates.protection import Reason, exclusion
-from koordebpf.policy.evict.round import Round
+from koordebpf.policy.evict.candidates.exemptions import Reason, exclusion
+from koordebpf.policy.evict.round import Allowance, Round
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.state.amount import MEMORY, USED, Dimension
 

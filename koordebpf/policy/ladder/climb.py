@@ -15,7 +15,7 @@ from koordebpf.policy.ladder.rungs import kill_plan
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Plan, RungPlan
 from koordebpf.state.amount import MEMORY, USED
-from koordebpf.state.stalls.causes import is_latency_sensitive
+from koordebpf.state.stalls.ledger import is_latency_sensitive
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_bytes, format_ns
 

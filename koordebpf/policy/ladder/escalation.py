@@ -8,10 +8,10 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.ladder.climb import LadderState, LadderStep, next_rung
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Plan, RungPlan, Victim
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.view import NodeView
 
 ENDS = frozenset({Rung.EVICT, Rung.KILL})

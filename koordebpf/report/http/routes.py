@@ -24,9 +24,8 @@ from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, 
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.prom.page import MetricsPage
 from koordebpf.store.audit_record import AuditRecord
-from koordebpf.store.request_log import AuditedRequest
 from koordebpf.store.sink import EligibilityCounted, Event, RoundEnded, TickFailed
-from koordebpf.store.write_log import AuditedWrite
+from koordebpf.store.write_log import AuditedRequest, AuditedWrite
 from koordebpf.units import NS_PER_S
 
 

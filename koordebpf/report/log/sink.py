@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from koordebpf.act.writer.change import FileChange
 from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.policy.evict.candidates.eligibility import Eligibility
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.ended_shortages import EndedShortages, JudgedFeatures
 from koordebpf.report.log.problems import ProblemLog
 from koordebpf.report.record_line import oom_sentence
 from koordebpf.report.sentences import late_sentence, outcome_sentence, tick_sentence
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.outcome import Result
 from koordebpf.store.open_plans import OpenPlans, plan_key
 from koordebpf.store.repeat_filter import RepeatFilter
-from koordebpf.store.request_log import request_sentence
 from koordebpf.store.sink import (
     AgentStopped,
     EligibilityCounted,
@@ -33,7 +32,7 @@ from koordebpf.store.sink import (
     StrategyActed,
     TickEnded,
 )
-from koordebpf.store.write_log import alike, write_sentence
+from koordebpf.store.write_log import alike, request_sentence, write_sentence
 from koordebpf.units import format_bytes, format_ns
 
 log = logging.getLogger("koordebpf")

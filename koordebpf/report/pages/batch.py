@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.policy.batch.calculation import Calculation
-from koordebpf.policy.batch.facts import CpuMemory
+from koordebpf.policy.batch.facts import Calculation, CpuMemory
 from koordebpf.printable import page, printable
 from koordebpf.report.pages.columns import WIDTH, filled
 from koordebpf.units import GIB

@@ -14,8 +14,7 @@ from koordebpf.report.pages.amounts import released_text
 from koordebpf.report.pages.columns import filled
 from koordebpf.state.outcome import HookResult, Outcome, Result
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
-from koordebpf.store.request_log import REQUEST_LINE
-from koordebpf.store.write_log import WRITE_LINE
+from koordebpf.store.write_log import REQUEST_LINE, WRITE_LINE
 from koordebpf.units import format_ns
 
 _WORDS = {

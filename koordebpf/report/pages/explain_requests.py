@@ -7,7 +7,7 @@ import msgspec
 from koordebpf.errors import ConfigError, json_error
 from koordebpf.printable import page
 from koordebpf.report.pages.columns import filled
-from koordebpf.store.request_log import REQUEST_LINE, AuditedRequest, request_sentence
+from koordebpf.store.write_log import REQUEST_LINE, AuditedRequest, request_sentence
 
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

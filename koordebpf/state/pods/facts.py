@@ -29,12 +29,12 @@ from koordebpf.state.pods.requests import (
     MEMORY_OF_BAND,
     NATIVE_CPU,
     NATIVE_MEMORY,
+    PodTerms,
     cpu_requests,
     katalyst_requests,
     memory_requests,
     native_memory_of_every_container,
 )
-from koordebpf.state.pods.terms import PodTerms
 
 READY = "Ready"  # corev1.PodReady
 _DEFAULT_GRACE_S = 30  # k8s.io/api core/v1, DefaultTerminationGracePeriodSeconds

@@ -3,6 +3,9 @@
 A key is the kind and then the values of its properties, in the order of `KINDS`: `("node_cpu_usage",)`,
 `("pod_cpu_usage", uid)`, `("container_psi", uid, container_id, "mem", "10", "some")`.
 
+What is saved of a series are its blocks, with the newest samples as one more. The times of their rounds are saved once
+for each kind.
+
 Units:   CPU in cores (`node_be` too, which koordlet has in millicores), memory in bytes, ratios from 0 to 1,
          `*_cpu_throttled` periods throttled per period.
 Source:  koordinator pkg/koordlet/metriccache/metric_resources.go.
@@ -12,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+
+import msgspec
 
 NODE_CPU: Final = "node_cpu_usage"
 NODE_MEMORY: Final = "node_memory_usage"
@@ -50,17 +55,13 @@ POD_GPU_CORE: Final = "pod_gpu_core_usage"
 POD_GPU_MEMORY: Final = "pod_gpu_memory_usage"
 CONTAINER_GPU_CORE: Final = "container_gpu_core_usage"
 CONTAINER_GPU_MEMORY: Final = "container_gpu_memory_usage"
-
 SeriesKey = tuple[str, ...]
-
 BE_CPU: Final[SeriesKey] = (NODE_BE, "cpu", "usage")
 BE_CPU_REQUEST: Final[SeriesKey] = (NODE_BE, "cpu", "request")
 BE_CPU_LIMIT: Final[SeriesKey] = (NODE_BE, "cpu", "real-limit")
-
 _POD, _CONTAINER, _NUMA = ("pod_uid",), ("container_id",), ("numa_node_id",)
 _GPU = ("gpu_minor", "gpu_device_uuid")
 _PSI = ("psi_resource", "psi_precision", "psi_degree")
-
 # Properties by kind.
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys((NODE_CPU, NODE_MEMORY, NODE_MEMORY_WITH_PAGE_CACHE), ()),
@@ -80,3 +81,18 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys((POD_GPU_CORE, POD_GPU_MEMORY), (*_POD, *_GPU)),
     **dict.fromkeys((CONTAINER_GPU_CORE, CONTAINER_GPU_MEMORY), (*_CONTAINER, *_GPU)),
 }
+
+
+class SavedSeries(msgspec.Struct, frozen=True, array_like=True):
+    """One series; the oldest block is the first."""
+
+    key: tuple[str, ...]
+    blocks: tuple[bytes, ...]
+
+
+class SavedRounds(msgspec.Struct, frozen=True, array_like=True):
+    """The rounds of one kind: the number of the first, and when each was (CLOCK_MONOTONIC ns, 8 bytes each)."""
+
+    kind: str
+    base: int
+    times: bytes

@@ -13,10 +13,19 @@ import msgspec
 
 from koordebpf.errors import DecodeError
 from koordebpf.state.series.aggregate import Aggregated, Aggregation, aggregate, aggregated
-from koordebpf.state.series.block import checked_rounds, decode_block, encode_block, moved, rounds_of
-from koordebpf.state.series.kinds import KINDS, SeriesKey
-from koordebpf.state.series.lane import BLOCK_OVERHEAD_BYTES, BLOCK_ROUNDS, Lane, Series, Window
-from koordebpf.state.series.records import SavedRounds, SavedSeries
+from koordebpf.state.series.block import (
+    BLOCK_OVERHEAD_BYTES,
+    BLOCK_ROUNDS,
+    Lane,
+    Series,
+    Window,
+    checked_rounds,
+    decode_block,
+    encode_block,
+    moved,
+    rounds_of,
+)
+from koordebpf.state.series.kinds import KINDS, SavedRounds, SavedSeries, SeriesKey
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.units import NS_PER_S
 

@@ -14,9 +14,9 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.pod_keys import CONDITIONS, LABELS
+from koordebpf.decision.frames import CONDITIONS, LABELS
 from koordebpf.kube.cache.objects import OwnerReference, Pod, PodCondition, PodDisruptionBudget
-from koordebpf.store.bucket import Bucket
+from koordebpf.store.write_budget import Bucket
 from koordebpf.units import KIB, NS_PER_S
 
 _MAX_VALUE = 4 * KIB  # characters of an annotation. Why: people's have some hundred

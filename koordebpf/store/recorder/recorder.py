@@ -20,9 +20,17 @@ from koordebpf.errors import os_reason
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.memory import OutcomeArrived
-from koordebpf.store.recorder.events import recorded, rounds_lost, signals_seen
 from koordebpf.store.recorder.rounds import EncodedRound, RoundEncoder
-from koordebpf.store.recorder.values import SAMPLE_BYTES, Pace, RecordedEvent, pack_sample, unpack_samples
+from koordebpf.store.recorder.values import (
+    SAMPLE_BYTES,
+    Pace,
+    RecordedEvent,
+    pack_sample,
+    recorded,
+    rounds_lost,
+    signals_seen,
+    unpack_samples,
+)
 from koordebpf.store.sink import (
     AgentStopped,
     Event,

@@ -17,13 +17,23 @@ from msgspec.structs import replace
 
 from koordebpf.decision.frames import decode_msgpack, schemas_of
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.kernel.signals import SignalQuality
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.quantity import within_int64
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.view import Frame
+from koordebpf.store.sink import Event, PlanDecided
 
 SCHEMA = "koordebpf.recording/v1"
+_NO_SETTINGS = TickSettings()
+# In memory a sample is as long as this, not the 400 bytes of the objects it is made of: 30 s at 4 ms are 7,500 of them.
+_SAMPLE = struct.Struct("<qqqdqq")
+SAMPLE_BYTES = _SAMPLE.size
+_NOT_KNOWN = -1
+# The kinds that are no class of the sinks.
+ROUNDS_LOST = "RoundsLost"
+SIGNALS_SEEN = "SignalsSeen"
 
 
 class Pace(enum.StrEnum):
@@ -66,7 +76,6 @@ class RoundObjects(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 OBJECT_FIELDS = tuple(name for name in RoundObjects.__struct_fields__ if name != "settings")
-_NO_SETTINGS = TickSettings()
 _NO_OBJECTS = {each.name: each.default for each in msgspec.structs.fields(RoundObjects) if each.name in OBJECT_FIELDS}
 _NO_OBJECTS["featureGates"] = {}  # msgspec has a factory for it
 
@@ -162,12 +171,6 @@ def decode_round(raw: bytes, objects: RoundObjects) -> tuple[TickFrame, bytes]:
     return replace(joined(stored.tick, objects), states={**stored.tick.states, **states}), stored.decision
 
 
-# In memory a sample is as long as this, not the 400 bytes of the objects it is made of: 30 s at 4 ms are 7,500 of them.
-_SAMPLE = struct.Struct("<qqqdqq")
-SAMPLE_BYTES = _SAMPLE.size
-_NOT_KNOWN = -1
-
-
 def pack_sample(at_ns: int, node: NodeMeasure) -> bytes:
     """Return a sample as 48 bytes. Cost: 1 µs."""
     some, full, growth = node.psi_some, node.psi_full, node.growth_bytes_per_s
@@ -204,3 +207,30 @@ def recording_schema() -> dict[str, Any]:
     }
     found, components = schemas_of(kinds.values())
     return {"$defs": components, "properties": dict(zip(kinds, found, strict=True))}
+
+
+def recorded(event: Event, wall_s: float) -> RecordedEvent:
+    """Return an event as a recording has it. A plan is in the round that it was decided in, and not here."""
+    data: dict[str, Any]
+    if isinstance(event, PlanDecided):
+        data = {
+            "outcomes": event.outcomes,
+            "crossed_ns": event.crossed_ns,
+            "decided_ns": event.decided_ns,
+            "wall_s": event.wall_s,
+        }
+    else:
+        data = {name: getattr(event, name) for name in event.__struct_fields__}
+    plain = msgspec.to_builtins(data, str_keys=True, enc_hook=str)
+    return RecordedEvent(type(event).__name__, wall_s, plain)
+
+
+def rounds_lost(count: int, wall_s: float) -> RecordedEvent:
+    """Return the event that says how many rounds before it were not recorded."""
+    return RecordedEvent(ROUNDS_LOST, wall_s, {"rounds": count})
+
+
+def signals_seen(quality: SignalQuality, kernel: str, wall_s: float) -> RecordedEvent:
+    """Return the event that says what the decisions after it rest on; `kernel` is its release."""
+    data = {"quality": msgspec.to_builtins(quality), "kernel": kernel}
+    return RecordedEvent(SIGNALS_SEEN, wall_s, data)

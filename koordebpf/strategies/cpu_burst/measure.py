@@ -17,7 +17,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known, is_same
-from koordebpf.collect.cpu.files import CgroupCpuFiles
+from koordebpf.collect.cpu.collector import CgroupCpuFiles
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id

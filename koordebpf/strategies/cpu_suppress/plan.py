@@ -9,7 +9,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuUsage, CpuView
-from koordebpf.state.stalls.causes import caused_stalls, is_latency_sensitive
+from koordebpf.state.stalls.ledger import caused_stalls, is_latency_sensitive
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.cpu_suppress.choose import (
     MIN_QUOTA_US,

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from koordebpf.policy.detect.verdict import Need, Verdict
-from koordebpf.policy.evict.candidates.protection import Reason, exclusion
+from koordebpf.policy.evict.candidates.exemptions import Reason, exclusion
 from koordebpf.policy.evict.grace import capped_grace_s
 from koordebpf.policy.evict.ranking import as_candidates
 from koordebpf.policy.evict.resources import Relief

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koordebpf.collect.frame import frame_of
+from koordebpf.collect.cluster_view import frame_of
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from koordebpf.policy.evict.candidates.protection import Reason
+from koordebpf.policy.evict.candidates.exemptions import Reason
 from koordebpf.policy.requests import RequestNews
 from koordebpf.state.view import MINUTE_NS, NodeView, PastEviction, PodView
 from koordebpf.strategies.katalyst.plugin import FORCE, SOFT

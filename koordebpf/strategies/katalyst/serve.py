@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.frame import frame_of
+from koordebpf.collect.cluster_view import Known, frame_of
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch

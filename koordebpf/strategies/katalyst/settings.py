@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from koordebpf.policy.evict.candidates.disruption import Disruptions
-from koordebpf.policy.evict.candidates.protection import Reason
+from koordebpf.policy.evict.candidates.exemptions import Reason
 from koordebpf.policy.evict.round import Round
 from koordebpf.slo.katalyst.access import AccessSettings
 from koordebpf.state.view import ExecutorName, KillerName

@@ -7,8 +7,7 @@ from pathlib import Path
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.memory.lru_stat import file_bytes, file_pages
-from koordebpf.collect.memory.pod_files import PodFiles
+from koordebpf.collect.memory.files import PodFiles, file_bytes, file_pages
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.io.closing import Closing

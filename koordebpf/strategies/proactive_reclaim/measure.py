@@ -8,8 +8,7 @@ import re
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import Known
-from koordebpf.collect.memory.lru_stat import anon_bytes, file_bytes
-from koordebpf.collect.memory.pod_files import PodFiles
+from koordebpf.collect.memory.files import PodFiles, anon_bytes, file_bytes
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.block_devices import zram_use
 from koordebpf.kernel.io.closing import Closing

@@ -15,9 +15,8 @@ from koordebpf.report.sentences import outcome_sentence
 from koordebpf.state.build import strategy_of_frame
 from koordebpf.state.measured import LedgerView
 from koordebpf.state.view import Frame
-from koordebpf.store.recorder.events import SIGNALS_SEEN
 from koordebpf.store.recorder.read import Recording
-from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.store.recorder.values import SIGNALS_SEEN, RecordedEvent
 from koordebpf.tools.incident.amounts import counted
 from koordebpf.tools.incident.charts import charts_of, name_of
 from koordebpf.tools.incident.decisions import Decided, FullDecision, Outcomes, decided, decisions_shown

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from koordebpf.store.recorder.events import ROUNDS_LOST
-from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.store.recorder.values import ROUNDS_LOST, RecordedEvent
 from koordebpf.tools.incident.charts import name_of
 from koordebpf.tools.incident.page import repeated
 from koordebpf.tools.incident.values import DecisionShown, Happened, Mark

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from koordebpf.decision.frames import decode_json
-from koordebpf.decision.pod_keys import ANNOTATIONS, LABELS
+from koordebpf.decision.frames import ANNOTATIONS, LABELS, decode_json
 from koordebpf.decision.strategies import FEATURE_GATES, PARTS, STRATEGIES
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError
@@ -36,12 +35,11 @@ from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARE
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, KATALYST_RESOURCES, MID_CPU, MID_MEMORY
-from koordebpf.store.recorder.events import ROUNDS_LOST, SIGNALS_SEEN
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
-from koordebpf.store.recorder.values import NodeSample, RecordedEvent, RoundObjects
+from koordebpf.store.recorder.values import ROUNDS_LOST, SIGNALS_SEEN, NodeSample, RecordedEvent, RoundObjects
 from koordebpf.store.sink import EVENTS
 from koordebpf.tools.recorder.rounds import DecidesAgain
 from koordebpf.units import GIB, NS_PER_S

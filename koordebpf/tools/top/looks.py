@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from koordebpf.attribution.owner import Owner, OwnerKind
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import Known, frame_of, in_force
 from koordebpf.collect.cpu.collector import CpuCollector
-from koordebpf.collect.frame import frame_of, in_force
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
-from koordebpf.collect.memory.samples import memcg_samples
+from koordebpf.collect.memory.files import memcg_samples
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.events.layout import decode_stall

@@ -19,7 +19,7 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.runners import openers
 from koordebpf.agent.serving import open_metrics
-from koordebpf.collect.frame import frame_of
+from koordebpf.collect.cluster_view import frame_of
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.configuration.settings import AgentConfig

@@ -202,7 +202,7 @@ class _Trace:
             self._narrow.send()
         if self._events and now_ns >= self._events_due_ns:
             self._events_due_ns = now_ns + NS_PER_S
-            from koordebpf.collect.memory.samples import memcg_samples
+            from koordebpf.collect.memory.files import memcg_samples
 
             events = self._events.push(time.monotonic_ns(), memcg_samples(watch))
             found += [(event, watch.index.owner(event.cgroup_id)) for event in events]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from koordebpf.configuration.variant import checked_variant
 from koordebpf.decision.tick_frame import TickFrame
-from koordebpf.decision.what_if.lifetimes import Lifetimes
+from koordebpf.decision.what_if.observed import Lifetimes
 from koordebpf.decision.what_if.simulation import Outcome, Recorded, Simulation
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.world import HELD_NS, RELEASE_NS

@@ -10,7 +10,7 @@ from typing import Any
 
 from koordebpf.errors import KoordebpfError
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.guards import GuardLimits
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.simulated.cluster import CUT_AFTER, CUT_BEFORE
 from tests.support.simulated.faults import DEATH

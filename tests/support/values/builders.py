@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.collect.frame import frame_of
+from koordebpf.collect.cluster_view import frame_of
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.kube.cache.objects import (

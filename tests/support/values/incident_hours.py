@@ -13,11 +13,10 @@ from koordebpf.kernel.signals import SignalQuality
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import LedgerRow, LedgerView, Party, PodMeasure, PsiLine, StallParts
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.store.recorder.events import signals_seen
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
-from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.store.recorder.values import RecordedEvent, signals_seen
 from koordebpf.tools.recorder.rounds import DecidesAgain
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
 from tests.support.values.builders import NOW_NS, frame, ls_pod, pod

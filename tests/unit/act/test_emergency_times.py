@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.policy.guards.emergency import EmergencySettings, emergency, without_stale
-from koordebpf.policy.guards.rules import GuardLimits, closed_guards
-from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.policy.guards import EmergencySettings, GuardLimits, closed_guards, emergency, without_stale
+from koordebpf.state.guard_facts import ClosedGuard, GuardFacts
 from koordebpf.units import NS_PER_S
 
 KILL_BE = EmergencySettings(action="kill-be", after_ns=120 * NS_PER_S, max_age_ns=600 * NS_PER_S)

@@ -15,9 +15,9 @@ from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.fallback import LastResort
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import let_it_spin, until

@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 
-from koordebpf.policy.guards.rules import (
-    ClosedGuard,
-    GuardLimits,
-    closed_guards,
-    screen,
-    victim_guard,
-)
+from koordebpf.policy.guards import GuardLimits, closed_guards, screen, victim_guard
 from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import Budget
-from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.guard_facts import ClosedGuard, GuardFacts
 from koordebpf.state.view import PastEviction
 from koordebpf.units import NS_PER_S
 

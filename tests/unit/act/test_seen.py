@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.act.writer.seen import Seen, is_wish
+from koordebpf.act.writer.change import Seen, is_wish
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 
 KEY, OTHER = ("be", CgroupFile.CPUSET_CPUS), ("ls", CgroupFile.CPUSET_CPUS)

@@ -30,8 +30,7 @@ from koordebpf.configuration.schema import Setting, settings
 from koordebpf.configuration.settings import FEATURE_GATES, AgentConfig
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.emergency import EmergencySettings
-from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.guards import EmergencySettings, GuardLimits
 from koordebpf.slo.convert import laid_over
 from koordebpf.state.pods.exemptions import asked_labels
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector

@@ -11,7 +11,7 @@ from koordebpf.agent.emergency import Emergency
 from koordebpf.decision.decide_tick import TickDecision, decided_again
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.policy.guards.emergency import EmergencySettings
+from koordebpf.policy.guards import EmergencySettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.guard_facts import GuardFacts

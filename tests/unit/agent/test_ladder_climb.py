@@ -19,11 +19,11 @@ from koordebpf.agent.strategies.ladder import Ladder
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.ladder.escalation import escalate
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.view import NodeView, PendingRelease
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, ls_pod, pod, supposed

@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.decision.pod_keys import ANNOTATIONS, LABELS
+from koordebpf.decision.frames import ANNOTATIONS, LABELS
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.file import FileSource
 

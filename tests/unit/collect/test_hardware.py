@@ -11,10 +11,9 @@ import pytest
 
 from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.jobs.hardware import cpi as cpi_module
-from koordebpf.jobs.hardware.beside_loop import BesideLoop
-from koordebpf.jobs.hardware.containers import ContainerCgroup, containers_of
 from koordebpf.jobs.hardware.cpi import MOST_FDS, CpiCollector
 from koordebpf.jobs.hardware.gpu import GpuCollector, usage
+from koordebpf.jobs.hardware.loop import BesideLoop, ContainerCgroup, containers_of
 from koordebpf.kernel.host.gpu import Gpu, GpuProcess
 from koordebpf.state.series.kinds import CONTAINER_CPI, SeriesKey
 from koordebpf.state.series.node import NodeSeries, node_series
@@ -164,7 +163,7 @@ class TestBesideLoop:
         looks.close()
 
     def test_one_that_hangs_is_left_with_what_it_uses(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("koordebpf.jobs.hardware.beside_loop._CLOSE_S", 0.01)
+        monkeypatch.setattr("koordebpf.jobs.hardware.loop._CLOSE_S", 0.01)
         looks = Looks()
         looks.collect(0, Series())  # type: ignore[arg-type]
         looks.close()

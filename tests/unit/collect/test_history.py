@@ -13,7 +13,7 @@ import pytest
 from koordebpf.agent.jobs import open_schedule
 from koordebpf.collect.cluster_view import Known
 from koordebpf.collect.history import Forecasts, NodeHistory
-from koordebpf.collect.pod_pressure import PodPressure
+from koordebpf.collect.memory.pressure import PodPressure
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure
 from koordebpf.state.series.node import node_series

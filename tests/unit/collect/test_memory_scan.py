@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.collect.memory.collector import MemcgScan
-from koordebpf.collect.memory.samples import memcg_samples
+from koordebpf.collect.memory.files import memcg_samples
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from koordebpf.units import PAGE_BYTES
 from tests.support.played_signals import StalledNode, memcg

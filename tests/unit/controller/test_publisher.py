@@ -15,8 +15,7 @@ from koordebpf.controller.batch.publish import Publisher
 from koordebpf.errors import KubeError
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.writes import WrittenMetric
-from koordebpf.policy.batch.calculation import Calculation
-from koordebpf.policy.batch.facts import CpuMemory, Zone
+from koordebpf.policy.batch.facts import Calculation, CpuMemory, Zone
 from koordebpf.policy.batch.formulas import NodeResult
 from koordebpf.slo.manager.node_colocation import NodeColocation
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY

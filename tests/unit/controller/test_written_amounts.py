@@ -9,8 +9,7 @@ import pytest
 
 from koordebpf.controller.batch.written import ORIGIN_ANNOTATION, origin_annotation, wanted_amounts, written_amounts
 from koordebpf.kube.colocation.nodes import ColocationNode
-from koordebpf.policy.batch.calculation import Calculation
-from koordebpf.policy.batch.facts import CpuMemory
+from koordebpf.policy.batch.facts import Calculation, CpuMemory
 from koordebpf.policy.batch.formulas import NodeResult
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.policy.batch.sync import sync_reason
+from koordebpf.policy.batch.zones import sync_reason
 from koordebpf.state.pods.requests import BATCH_CPU, MID_CPU
 
 NOW = {BATCH_CPU: 10_000, MID_CPU: None}

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.demands import Demand, joined
+from koordebpf.policy.reconcile.order import Demand, joined
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
 from koordebpf.state.build import view_of_frame

@@ -13,7 +13,7 @@ from koordebpf.kube.cache.objects import (
     PodDisruptionBudgetStatus,
 )
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.pods.terms import PodTerms
+from koordebpf.state.pods.requests import PodTerms
 from koordebpf.state.view import NodeView, PastEviction, PodView
 from koordebpf.strategies.katalyst.requests import BUCKET_NS, KEPT_NS, Past, with_settled
 from koordebpf.strategies.katalyst.rounds import RemoteCall, records_of, with_records

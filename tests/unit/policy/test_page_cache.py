@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.demands import joined
+from koordebpf.policy.reconcile.order import joined
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.page_cache.decide import (

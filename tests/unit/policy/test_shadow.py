@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decision.what_if.lifetimes import Lifetimes
+from koordebpf.decision.what_if.observed import Lifetimes
 from koordebpf.decision.what_if.shadow import (
     ActingEvictions,
     Happened,

@@ -14,7 +14,7 @@ from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.world import World
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards.rules import GuardLimits
+from koordebpf.policy.guards import GuardLimits
 from koordebpf.state.pods.exemptions import ExemptionSettings
 from koordebpf.state.view import PastEviction, PendingRelease
 from koordebpf.units import MIB, NS_PER_S

@@ -16,7 +16,7 @@ from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.reconcile.demands import joined
+from koordebpf.policy.reconcile.order import joined
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
 from koordebpf.slo.spec import parse_spec
 from koordebpf.slo.strategies.system import SystemStrategy

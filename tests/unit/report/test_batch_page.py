@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.policy.batch.calculation import Calculation, Term
-from koordebpf.policy.batch.facts import CpuMemory
+from koordebpf.policy.batch.facts import Calculation, CpuMemory, Term
 from koordebpf.report.pages.batch import ExplainedNode, explained_node
 from koordebpf.units import GIB
 

@@ -10,10 +10,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from koordebpf.policy.foresight import EvictionWarningSettings
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.pod_event import PodEvent
 from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.measured import NodeForecast, TimeTo
 from koordebpf.store.sink import RoundEnded
 from koordebpf.units import NS_PER_S

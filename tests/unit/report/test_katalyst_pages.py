@@ -18,7 +18,7 @@ from koordebpf.report.pages.explain_requests import decode_requests, explained_r
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
-from koordebpf.store.request_log import audited_request, request_sentence
+from koordebpf.store.write_log import audited_request, request_sentence
 from tests.scenarios.test_katalyst import Node, forced, hard, kpod, soft
 from tests.support.values.builders import supposed
 

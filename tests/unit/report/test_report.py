@@ -16,7 +16,6 @@ from koordebpf.cli.reference.schemas import object_schema
 from koordebpf.errors import KubeError
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.policy.guards.closed import ClosedGuard
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim
 from koordebpf.report.events import EventPoster, eviction_event
 from koordebpf.report.log.formats import JsonFormatter
@@ -24,6 +23,7 @@ from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.pod_event import PodEvent
 from koordebpf.report.sentences import outcome_sentence, tick_sentence
 from koordebpf.state.amount import MEMORY
+from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_record import AuditRecord, OpenPlan

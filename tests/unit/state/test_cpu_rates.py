@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.state.cpu.best_effort import be_limit_millicpu
 from koordebpf.state.cpu.measured import BeCgroup, BeQuota, CpuMeasured
 from koordebpf.state.cpu.rates import CpuRates
+from koordebpf.state.cpu.view import be_limit_millicpu
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.machines import machine, without
 

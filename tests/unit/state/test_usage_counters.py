@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.jobs.usage_series.counters import LONGEST_NS, CounterRates, ThrottledRatios
+from koordebpf.jobs.usage_series.collector import LONGEST_NS, CounterRates, ThrottledRatios
 from koordebpf.units import NS_PER_S
 
 A, B = 23, 42

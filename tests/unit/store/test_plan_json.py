@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from koordebpf.policy.guards.closed import ClosedGuard
+from koordebpf.state.guard_facts import ClosedGuard
 from tests.support.values.builders import frame, node_plan_of, pod, read_back
 
 

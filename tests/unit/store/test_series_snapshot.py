@@ -10,10 +10,8 @@ import pytest
 from koordebpf.errors import DecodeError
 from koordebpf.jobs.usage_series import snapshot as module
 from koordebpf.jobs.usage_series.snapshot import Snapshot, SnapshotWriter, restore_series
-from koordebpf.state.series.block import encode_block
-from koordebpf.state.series.kinds import NODE_CPU, POD_CPU, POD_MEMORY
-from koordebpf.state.series.lane import FIRST_ROUND
-from koordebpf.state.series.records import SavedSeries
+from koordebpf.state.series.block import FIRST_ROUND, encode_block
+from koordebpf.state.series.kinds import NODE_CPU, POD_CPU, POD_MEMORY, SavedSeries
 from koordebpf.state.series.settings import SeriesSettings
 from koordebpf.state.series.store import SERIES_BYTES, SeriesStore
 from koordebpf.units import MIB, NS_PER_S

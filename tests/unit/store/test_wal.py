@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.evict.unfinished_kill import UnfinishedKill
+from koordebpf.act.evict.cgroup import UnfinishedKill
 from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.report.pages.explain import explained
 from koordebpf.state.outcome import Outcome, Result

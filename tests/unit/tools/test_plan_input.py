@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
-from koordebpf.policy.guards.closed import ClosedGuard
-from koordebpf.state.guard_facts import GuardFacts
+from koordebpf.state.guard_facts import ClosedGuard, GuardFacts
 from koordebpf.state.view import PastEviction
 from koordebpf.state.what_if import Setting
 from koordebpf.tools.plan import Case, case_changes, case_of_tick, with_entries, with_feature_gates, with_file

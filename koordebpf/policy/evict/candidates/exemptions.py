@@ -1,9 +1,10 @@
-"""Whose exemptions from eviction count: what a pod's owner wrote is honoured where the operator says so."""
+"""Pods that nothing evicts, and whose exemptions from eviction count: where the operator says so."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.detect import be_cpu_evict, be_memory_evict, stall_evict
@@ -11,7 +12,7 @@ from koordebpf.policy.evict.candidates.disruption import Disruptions
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.slo.pods.eviction import EVICTION_POLICY_ANNOTATION, allows_eviction
-from koordebpf.slo.pods.qos import QOS_LABEL
+from koordebpf.slo.pods.qos import QOS_LABEL, SYSTEM_CRITICAL_PRIORITY
 from koordebpf.state.pods.exemptions import (
     ExemptionSettings,
     asked_labels,
@@ -24,8 +25,47 @@ from koordebpf.state.pods.namespaces import Namespaces, includes
 from koordebpf.state.view import FINISHED_PHASES, NodeView, PodView
 from koordebpf.units import NS_PER_S
 
+Reason = tuple[str, str]  # a stable word, and the end of a sentence, why a pod may not go
+# No setting takes these out: what runs there is what kubelet and the network need.
+ALWAYS_PROTECTED_NAMESPACES: Final = frozenset({"kube-system"})
+SYSTEM_CRITICAL_CLASSES: Final = frozenset({"system-node-critical", "system-cluster-critical"})
 _BY_LABEL = frozenset({be_memory_evict.FEATURE, be_cpu_evict.FEATURE, stall_evict.FEATURE})
 _BEST_EFFORT = "BE"
+
+
+def exclusion(pod: PodView | Candidate, reason: Reason) -> Excluded:
+    """Return what a plan says of a pod that may not go."""
+    return Excluded(pod.uid, pod.namespace, pod.name, *reason)
+
+
+def protected(view: NodeView, settings: EvictSettings) -> Callable[[PodView], Reason | None]:
+    """Return a function for the reason why a pod is never a victim, None where it may be one.
+
+    A pod whose start is not known is not young.
+    """
+    namespaces = ALWAYS_PROTECTED_NAMESPACES | settings.protected_namespaces
+    classes = settings.protected_priority_classes
+    own, wall_s, min_age_ns = view.frame.ownPodUid, view.wall_s, settings.min_age_ns
+
+    def why(pod: PodView) -> Reason | None:
+        priority_class = pod.terms.priority_class
+        if pod.uid == own:
+            return "own_pod", "it is this agent"
+        if (pod.priority or 0) >= SYSTEM_CRITICAL_PRIORITY:
+            return "system_critical", f"its priority {pod.priority} is that of a system-critical pod"
+        if priority_class in SYSTEM_CRITICAL_CLASSES:
+            return "system_critical", f"its priority class is {priority_class}"
+        if pod.namespace in namespaces:
+            return "protected_namespace", f"namespace {pod.namespace} is protected"
+        if priority_class in classes:
+            return "protected_priority_class", f"priority class {priority_class} is protected"
+        if min_age_ns and wall_s is not None and pod.terms.started_s is not None:
+            age_s = wall_s - pod.terms.started_s
+            if age_s * NS_PER_S < min_age_ns:
+                return "young", f"it started {age_s:.0f} s ago, which is less than {min_age_ns / NS_PER_S:.0f} s"
+        return None
+
+    return why
 
 
 def undecided_namespaces(view: NodeView, exemptions: ExemptionSettings) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.decision.decide_tick import decided_again
-from koordebpf.decision.pod_keys import ANNOTATIONS
+from koordebpf.decision.frames import ANNOTATIONS
 from koordebpf.kube.cache.objects import (
     Container,
     ContainerStatus,

@@ -17,12 +17,11 @@ from koordebpf.kernel.signals import SignalQuality
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.outcome import Result as Fate
 from koordebpf.store.audit_record import OpenPlan
-from koordebpf.store.recorder.events import signals_seen
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
-from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.store.recorder.values import RecordedEvent, signals_seen
 from koordebpf.tools.incident.of_audit import incident_of_audit
 from koordebpf.tools.incident.of_recording import incident_of_recording
 from koordebpf.tools.incident.values import Incident

@@ -17,8 +17,8 @@ from koordebpf.decision.strategies import PARTS
 from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.state.measured import MeasuredParts
-from koordebpf.store.recorder.events import recorded, signals_seen
 from koordebpf.store.recorder.recorder import Recorder
+from koordebpf.store.recorder.values import recorded, signals_seen
 from koordebpf.store.sink import NodeSampled, RoundEnded
 from koordebpf.tools.recorder.redact import Names
 

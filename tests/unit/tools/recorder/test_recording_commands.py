@@ -21,13 +21,12 @@ from koordebpf.kube.cache.objects import Container, ResourceRequirements
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.outcome import Result as Fate
 from koordebpf.store.frames import RecordedTick
-from koordebpf.store.recorder.events import recorded
 from koordebpf.store.recorder.magic import is_recording_path
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
-from koordebpf.store.recorder.values import RecordedEvent
+from koordebpf.store.recorder.values import RecordedEvent, recorded
 from koordebpf.store.sink import OomKilled
 from koordebpf.tools.recorder.record import record_rounds
 from koordebpf.tools.recorder.rounds import parse_time

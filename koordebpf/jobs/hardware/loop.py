@@ -11,16 +11,39 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+import msgspec
+
+from koordebpf.attribution.owner import OwnerKind
+from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.state.series.kinds import SeriesKey
 from koordebpf.state.series.node import NodeSeries
 
 log = logging.getLogger(__name__)
-
 _MOST_SAMPLES = 16384  # Why: of two looks at a node of 1,000 containers
 _CLOSE_S = 1.0  # Why: a driver or kernel that hangs is left alone
 P = TypeVar("P")
+
+
+class ContainerCgroup(msgspec.Struct, frozen=True):
+    """The cgroup of a container; `uid` is its pod's, `path` is relative to the hierarchy's root."""
+
+    uid: str
+    container_id: str
+    path: str
+
+
+def containers_of(watch: NodeWatch) -> list[ContainerCgroup]:
+    """Return the containers of known pods, by the node's cgroups; sandboxes are none."""
+    index, found = watch.index, []
+    for uid, pod_cgroup in index.pod_cgroups().items():
+        for cgroup_id in index.children(pod_cgroup):
+            owner, path = index.owner(cgroup_id), index.path(cgroup_id)
+            if owner is None or path is None or owner.kind is not OwnerKind.CONTAINER or owner.container_id is None:
+                continue
+            found.append(ContainerCgroup(uid, owner.container_id, path))
+    return found
 
 
 class BesideLoop(abc.ABC, Generic[P]):

@@ -1,1 +1,0 @@
-"""Rules that forbid an eviction: limits, budgets, what earlier evictions brought. Pure."""
