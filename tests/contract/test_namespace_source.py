@@ -172,7 +172,7 @@ def test_more_than_any_cluster_has_are_not_kept(open_source: Open, cluster: Clus
 
 
 def test_no_more_come_by_the_watch(open_source: Open, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koordebpf.kube.sources.api.MAX_NAMESPACES", 2)
+    monkeypatch.setattr("koordebpf.kube.sources.namespaces.MAX_NAMESPACES", 2)
     steps: list[Exchange] = []
 
     def watch(exchange: Exchange) -> None:
