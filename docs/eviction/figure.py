@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT
+from koordebpf.demo.story import LOWER_PERCENT, THRESHOLD_PERCENT
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, find_memory_hierarchy
 from koordebpf.state.stalls.sums import cgroup_used_bytes

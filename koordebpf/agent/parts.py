@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.emergency import Emergency
+from koordebpf.agent.ladder import Ladder
 from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
-from koordebpf.agent.strategies.ladder import Ladder
-from koordebpf.agent.strategies.taint import NodeMarking
+from koordebpf.agent.taint import NodeMarking
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.cpu.sampler import CpuSampler
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring
 from koordebpf.runner.runner import Runner
 from koordebpf.state.view import KillerName
 from koordebpf.store.budget import KeptBudget

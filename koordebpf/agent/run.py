@@ -20,19 +20,17 @@ from koordebpf.act.eviction_hooks.settings import NO_HOOKS
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_killers, open_overdue_kill
 from koordebpf.agent.jobs import open_jobs, open_schedule
+from koordebpf.agent.ladder import Ladder, open_ladder
 from koordebpf.agent.lifecycle.dead_man import open_dead_man
 from koordebpf.agent.lifecycle.kill_support import check_kill_support, pod_targets
 from koordebpf.agent.lifecycle.open_source import open_source
 from koordebpf.agent.lifecycle.standby import Acting, acquire_node_lock, stand_by
+from koordebpf.agent.node_writer import OwnStrategies, open_node_writer
 from koordebpf.agent.parts import AgentParts
-from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
 from koordebpf.agent.runners import open_runners
 from koordebpf.agent.serving import node_name, open_metrics, series_metrics, serve_reports
-from koordebpf.agent.sinks import Sinks, open_sinks
-from koordebpf.agent.strategies.ladder import Ladder, open_ladder
-from koordebpf.agent.strategies.node_writer import open_node_writer
-from koordebpf.agent.strategies.own import OwnStrategies
-from koordebpf.agent.strategies.taint import open_node_marking
+from koordebpf.agent.sinks import NO_SHADOW, NOT_RECORDED, Sinks, open_recorder, open_shadow, open_sinks
+from koordebpf.agent.taint import open_node_marking
 from koordebpf.agent.tick import Agent
 from koordebpf.agent.warning import open_eviction_hooks, open_foresight
 from koordebpf.attribution.kubelet_root import kubepods_paths
@@ -42,7 +40,6 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import CgroupGone, ConfigError, KoordebpfError, SupportError
-from koordebpf.jobs.shadow.open import NO_SHADOW, open_shadow
 from koordebpf.kernel.backends.select import passed_over_sentence
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
@@ -55,8 +52,7 @@ from koordebpf.report.http.listener import parse_listen
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
-from koordebpf.runner.context import NodeContext
-from koordebpf.runner.measuring import Measuring, open_measuring
+from koordebpf.runner.context import Measuring, NodeContext, open_measuring
 from koordebpf.runner.runner import Runner
 from koordebpf.store import audit, frames
 from koordebpf.store.audit import open_audit

@@ -20,10 +20,10 @@ from koordebpf.report.known import KnownPage
 from koordebpf.report.log.formats import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.own_usage import OwnUsage
+from koordebpf.report.prom.page import OwnUsage
 from koordebpf.report.prom.series import SeriesMetrics
 from koordebpf.report.recent import Recent
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring
 from koordebpf.state.prediction import LatestPrediction
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.store.audit_record import AuditRecord

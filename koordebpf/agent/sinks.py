@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.clock import Clock, SystemClock
+from koordebpf.collect.scope import NodeScope
+from koordebpf.configuration.settings import AgentConfig
+from koordebpf.errors import SupportError
 from koordebpf.report.events import EventPoster, EventSink
 from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.http.routes import Health
@@ -19,15 +25,92 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
+from koordebpf.store.recorder.settings import RecorderSettings
+from koordebpf.store.shadow.settings import ShadowSettings
 from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, ReportFailed, Sink
 from koordebpf.store.wal import InFlight
+from koordebpf.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from koordebpf.jobs.shadow.sink import ShadowSink
+    from koordebpf.jobs.shadow import ShadowSink
     from koordebpf.report.eviction_hooks import EvictionHookSink
+    from koordebpf.store.recorder.recorder import Recorder, Store
+
+NO_SHADOW = ShadowSettings()
+log = logging.getLogger("koordebpf")
+IN_MEMORY_BYTES = 4 * MIB
+_FILE_BYTES = GIB
+_READER_S = 5.0  # Why: a person who starts the reader after it; the agent does not run meanwhile
+NOT_RECORDED = RecorderSettings(folder=None)
+
+
+def open_shadow(config: AgentConfig, scope: NodeScope, node: str) -> ShadowSink | None:
+    """Return the sink that judges the configurations; None: there are none.
+
+    Raises:  ConfigError: a setting of one is none, or has another type.
+    """
+    settings = config.shadow
+    if not settings.configurations:
+        return None
+    from koordebpf.configuration.variant import shadow_variants
+    from koordebpf.decision.what_if.shadow import Shadows
+    from koordebpf.decision.what_if.week import ShadowWeek
+    from koordebpf.jobs.shadow import ShadowSink
+    from koordebpf.store.shadow.kept_week import FOLDER, WeekKeeper
+
+    keeper = None
+    if settings.folder is not None:
+        now = ShadowWeek(
+            node=node,
+            is_dry_run=not config.enforce,
+            kubelet_hard_bytes=settings.kubelet_hard_bytes,
+            settings={each.name: each.settings for each in settings.configurations},
+        )
+        # By name alone, as recordings are: the id of a cgroup is another one after a restart.
+        name = "machine" if scope.kind == "machine" else scope.path.name
+        keeper = WeekKeeper(settings.folder / FOLDER / f"{name}.json", now)
+    shadows = Shadows(shadow_variants(settings), settings.kubelet_hard_bytes)
+    return ShadowSink(shadows, keeper, scope.node_cgroup_id)
+
+
+def open_recorder(config: AgentConfig, scope: NodeScope, node: str) -> Recorder | None:
+    """Return the recorder; None: nothing is recorded. The ring's folder is opened later, by the thread that writes.
+
+    Raises:  ConfigError: `recorder.file` cannot be written. SupportError: it is wanted, and zstandard
+        is not installed; without a file the agent runs without a recorder then, and says so.
+    """
+    settings = config.recorder
+    if settings.file is None and settings.folder is None:
+        return None
+    if importlib.util.find_spec("zstandard") is None:
+        missing = SupportError("recorder", "the Python package zstandard is not installed", "Install zstandard.")
+        if settings.file is not None:
+            raise missing
+        log.warning("rounds are not recorded: %s", missing)
+        return None
+
+    from koordebpf.kernel.cgroup.kill import raise_thread_priority
     from koordebpf.store.recorder.recorder import Recorder
 
-log = logging.getLogger("koordebpf")
+    store = _open_store(config, scope, node)
+    return Recorder(store, begin=raise_thread_priority) if config.lock_memory else Recorder(store)
+
+
+def _open_store(config: AgentConfig, scope: NodeScope, node: str) -> Store:
+    from koordebpf.store.recorder.ring import Run
+    from koordebpf.store.recorder.stores import FileStore, Place, RingStore
+
+    settings, run = config.recorder, Run(secrets.token_hex(4), node)
+    if settings.file is not None:
+        return FileStore(settings.file, run, _FILE_BYTES, option="recorder.file", reader_s=_READER_S)
+    assert settings.folder is not None
+    # By name alone: the id of a cgroup is another one after a restart, and nothing would remove what was before it.
+    own = Path("recorder") / ("machine" if scope.kind == "machine" else scope.path.name)
+    places = [
+        Place(settings.folder / own, settings.max_size_bytes),
+        Place(config.run_dir / own, min(settings.max_size_bytes, IN_MEMORY_BYTES)),
+    ]
+    return RingStore(places, run)
 
 
 class Sinks:

@@ -38,8 +38,7 @@ def demo(story: str, as_json: bool, verbose: bool) -> None:
       koordebpf demo --json | tail -1     the verdict and every number
     """
     from koordebpf.demo.screen import JsonLines, Screen
-    from koordebpf.demo.stories import LIMIT_BYTES, STORIES
-    from koordebpf.demo.story import Interrupted, check_host, run_story
+    from koordebpf.demo.story import LIMIT_BYTES, STORIES, Interrupted, check_host, run_story
     from koordebpf.demo.verdict import judge
 
     chosen = STORIES[story]  # type: ignore[index]  # click's choice

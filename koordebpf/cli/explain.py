@@ -40,7 +40,7 @@ def node(
       koordebpf explain node worker-1 batch-memory
       koordebpf explain node worker-1 --json | jq .calculations
     """
-    from koordebpf.controller.batch.explain import explain
+    from koordebpf.controller.batch.written import explain
     from koordebpf.kube.http.transport import open_cluster
     from koordebpf.report.pages.batch import explained_node
 
@@ -159,7 +159,7 @@ def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json
 
 
 def _say_writes(raw: bytes, path: str, last: int, *, of_agent: bool, as_json: bool) -> None:
-    from koordebpf.report.pages.explain_writes import decode_writes, explained_writes, rounds_of
+    from koordebpf.report.pages.explain import decode_writes, explained_writes, rounds_of
 
     writes, problems = decode_writes(raw, path)
     _report_left_out(problems)
@@ -175,7 +175,7 @@ def _say_writes(raw: bytes, path: str, last: int, *, of_agent: bool, as_json: bo
 
 
 def _say_requests(raw: bytes, path: str, last: int, pod: str | None, *, as_json: bool) -> None:
-    from koordebpf.report.pages.explain_requests import decode_requests, explained_request
+    from koordebpf.report.pages.explain import decode_requests, explained_request
 
     requests, problems = decode_requests(raw, path)
     _report_left_out(problems)

@@ -96,7 +96,7 @@ def plan(
     from koordebpf.report.pages.plan import plan_page
     from koordebpf.report.pages.plan_diff import diff_page, plan_diff
     from koordebpf.tools.plan import case_changes, with_entries, with_feature_gates, with_file
-    from koordebpf.tools.recorder.moment import case_at
+    from koordebpf.tools.recorder.rounds import case_at
 
     case = case_at(frame, decision, at)
     if config is not None:

@@ -74,8 +74,7 @@ def simulate(
     if other is not None and (entries or len(recordings) != 1):
         raise click.UsageError("--validate takes one RECORDING and no --set")
     from koordebpf.tools.what_if.page import simulation_page, validation_page
-    from koordebpf.tools.what_if.simulate import recordings_of, simulated, validated
-    from koordebpf.tools.what_if.sweep import combinations, parse_sweep
+    from koordebpf.tools.what_if.simulate import combinations, parse_sweep, recordings_of, simulated, validated
     from koordebpf.units import NS_PER_S
 
     opened = [each for path in recordings for each in recordings_of(path)]

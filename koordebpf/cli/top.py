@@ -174,9 +174,8 @@ def top(
 
 
 def _show(watch: NodeWatch, interval: float, choice: Choice, rows: int | None, hint: str) -> None:
-    from koordebpf.tools.top.keyboard import Keyboard
     from koordebpf.tools.top.looks import looks
-    from koordebpf.tools.top.screen import Screen
+    from koordebpf.tools.top.screen import Keyboard, Screen
 
     with Keyboard() as keyboard, Screen() as screen:
         for look in looks(watch, interval, choice, keyboard, hint=hint):
@@ -214,9 +213,8 @@ def _echo_page(page: TopPage, choice: Choice, rows: int | None, around: Around) 
 def _show_recording(path: str, at: str | None, choice: Choice, rows: int | None, *, once: bool, as_json: bool) -> None:
     from koordebpf.report.top import cut
     from koordebpf.tools.recorder.rounds import open_recording, parse_time, place_at
-    from koordebpf.tools.top.keyboard import Keyboard
     from koordebpf.tools.top.replayed import moments
-    from koordebpf.tools.top.screen import Screen, can_redraw
+    from koordebpf.tools.top.screen import Keyboard, Screen, can_redraw
 
     opened = open_recording(path)
     place = len(opened) - 1 if at is None else place_at(opened, parse_time("--at", at))

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.demo.crossing import Crossing
-from koordebpf.demo.verdict import Eviction, Rounds, evictions_of, rounds_within
+from koordebpf.demo.verdict import Crossing, Eviction, Rounds, evictions_of, rounds_within
 from koordebpf.state.amount import MEMORY
 from koordebpf.store.audit_record import AuditRecord
 

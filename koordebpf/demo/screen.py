@@ -10,7 +10,7 @@ from typing import Literal, TextIO
 import msgspec
 
 from koordebpf.demo.output import Event
-from koordebpf.demo.stories import LOWER_PERCENT, THRESHOLD_PERCENT, Story
+from koordebpf.demo.story import LOWER_PERCENT, THRESHOLD_PERCENT, Story
 from koordebpf.demo.verdict import Rounds, StoryFacts, Verdict, format_ms
 from koordebpf.printable import json_bytes, printable, printable_text, with_schema
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, format_bytes

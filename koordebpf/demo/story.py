@@ -1,4 +1,4 @@
-"""One run of a story: real cgroups, real processes, the real agent.
+"""The demo's stories, and one run of a story: real cgroups, real processes, the real agent.
 
 Tells what happens as it happens, and returns what was measured. Judges nothing.
 """
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,11 +23,9 @@ import msgspec
 
 import koordebpf
 from koordebpf.collect.scope import open_scope, signal_request
-from koordebpf.demo.crossing import Crossing, Usage
 from koordebpf.demo.node import DemoNode, NodeCgroup, demo_node, write_agent_config
 from koordebpf.demo.output import Event, StoryOutput, Tell
-from koordebpf.demo.stories import LIMIT_BYTES, LOWER_PERCENT, NEEDS_BYTES, THRESHOLD_PERCENT, Story
-from koordebpf.demo.verdict import FULL_PERCENT, PodEnd, PodStalls, StoryFacts
+from koordebpf.demo.verdict import FULL_PERCENT, Crossing, Kind, PodEnd, PodStalls, StoryFacts, Usage
 from koordebpf.errors import CgroupGone, KoordebpfError, SupportError
 from koordebpf.events.layout import check_layout, decode_stall
 from koordebpf.kernel.backends.co_re import KernelSignals
@@ -40,8 +38,13 @@ from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrateg
 from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.measured import MemoryParts
 from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
-from koordebpf.units import NS_PER_MS, NS_PER_S, PAGE_BYTES, format_bytes
+from koordebpf.units import GIB, MIB, NS_PER_MS, NS_PER_S, PAGE_BYTES, format_bytes
 
+LIMIT_BYTES = GIB
+THRESHOLD_PERCENT = 80
+LOWER_PERCENT = 75
+NEEDS_BYTES = 2 * GIB
+_QUIET_S = 3.0  # the LS pod's baseline
 PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 _NO_PODS = 0  # version of what says whose the cgroups are: nothing, always
@@ -56,6 +59,77 @@ _PACE_NS = NS_PER_S  # of the lines with the node's usage
 _GROWING_PACE_NS = 250 * NS_PER_MS
 _WORKER_S = "600"
 _FILES = "/var/tmp"  # a disk's file system, where /tmp may be memory
+
+
+class DemoPod(msgspec.Struct, frozen=True):
+    """One pod of a story: what it is, and the worker in it."""
+
+    name: str
+    is_be: bool
+    priority: int
+    says: str
+    worker: tuple[str, ...]
+    limit_bytes: int | None = None
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What is going to happen. `aggressor` is the pod that makes the trouble."""
+
+    kind: Kind
+    title: str
+    pods: tuple[DemoPod, ...]
+    aggressor: str
+    ls_pod: str
+
+
+_WEB = DemoPod("web", False, 9500, "works all the time and times every round", ("ls", "--mib", "100"))
+_TRAIN = DemoPod("train", True, 5500, "grows to 250 MiB", ("hog", "--mib", "250", "--mib-per-s", "80"))
+
+STORIES: Mapping[Kind, Story] = {
+    "hog": Story(
+        "hog",
+        "a best-effort pod eats the node",
+        (
+            _WEB,
+            _TRAIN,
+            DemoPod(
+                "hog", True, 5000, "grows without end, from second 3",
+                ("hog", "--mib", "1500", "--mib-per-s", "300", "--wait-s", str(_QUIET_S)),
+            ),
+        ),
+        "hog",
+        "web",
+    ),
+    "page-cache": Story(
+        "page-cache",
+        "a best-effort pod floods the node with page cache",
+        (
+            _WEB,
+            _TRAIN,
+            DemoPod(
+                "reader", True, 5000, "reads a file of 3 GiB, from second 3",
+                ("page-cache", "--mib", "3000", "--wait-s", str(_QUIET_S)),
+            ),
+        ),
+        "reader",
+        "web",
+    ),
+    "own-limit": Story(
+        "own-limit",
+        "a best-effort pod thrashes inside its own limit",
+        (
+            _WEB,
+            _TRAIN,
+            DemoPod(
+                "thrash", True, 5000, "walks 300 MiB, may hold 200 MiB, from second 3",
+                ("own-limit", "--mib", "300", "--wait-s", str(_QUIET_S)),
+                limit_bytes=200 * MIB,
+            ),
+        ),
+        "thrash",
+        "web",
+    ),
+}  # fmt: skip
 
 
 class Lines:

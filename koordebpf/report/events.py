@@ -1,4 +1,4 @@
-"""Kubernetes Events with Koordinator's texts, posted without blocking the loop."""
+"""Kubernetes Events with Koordinator's texts, on a pod or on the node, posted without blocking the loop."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from queue import Full, Queue
 from typing import Protocol
 
+import msgspec
+
 from koordebpf.clock import Clock
 from koordebpf.errors import KubeError
 from koordebpf.kernel.io.closing import have_ended
@@ -18,7 +20,6 @@ from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Victim
 from koordebpf.policy.requests import SoftNotice
 from koordebpf.printable import printable
-from koordebpf.report.pod_event import PodEvent
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.repeat_filter import RepeatFilter
@@ -32,6 +33,22 @@ _QUEUED = 100  # Why: ten rounds of the eviction budget; Events are news, not a 
 _AGAIN_NS = 3600 * NS_PER_S  # Why: an API server keeps Events for an hour (--event-ttl)
 _TIMEOUT_S = 5.0
 CLOSE_S = 1.0  # Why: as for evictions (act/evict/api.py)
+
+
+class PodEvent(msgspec.Struct, frozen=True):
+    """What was done to a pod, or is to be. `kind` is the Event's type; `action` is Katalyst's word, None: it has none.
+
+    `about` Node: `name` and `uid` are both the Node's name, as in kubelet's own Events, and it has no namespace.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    kind: EventType = "Warning"
+    action: str | None = None
+    about: About = "Pod"
 
 
 # Events of pods that are asked for by name, with Katalyst's reasons.

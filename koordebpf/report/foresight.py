@@ -16,7 +16,7 @@ from koordebpf.policy.foresight import (
 )
 from koordebpf.policy.plan import Victim
 from koordebpf.printable import printable
-from koordebpf.report.pod_event import PodEvent
+from koordebpf.report.events import PodEvent
 from koordebpf.report.prom.decision import Histogram
 from koordebpf.slo.strategies.threshold_rules import threshold_bytes
 from koordebpf.state.measured import TimeTo

@@ -16,7 +16,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy, walk
 from koordebpf.kube.cache.objects import ClusterState, Pod
-from koordebpf.strategies.page_cache.measure import PageCacheCollector
+from koordebpf.strategies.page_cache.run import PageCacheCollector
 from koordebpf.strategies.page_cache.values import PageCacheSettings
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import at_least, at_most, figure, percentile

@@ -21,7 +21,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.recent import Recent
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.recorder import Recorder
 from koordebpf.store.recorder.ring import Run

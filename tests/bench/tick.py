@@ -25,9 +25,9 @@ from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.own_usage import OwnUsage
+from koordebpf.report.prom.page import OwnUsage
 from koordebpf.report.recent import Recent
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.stalls.sums import ScanSums
 from koordebpf.state.view import NodeView

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.controller.batch.explain import explain
+from koordebpf.controller.batch.written import explain
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.quantity import parse_quantity
 from koordebpf.report.pages.batch import ExplainedNode

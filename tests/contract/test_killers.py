@@ -23,7 +23,7 @@ from koordebpf.configuration.checked import agent_config
 from koordebpf.configuration.file import read_config
 from koordebpf.configuration.settings import AgentConfig, named_executors
 from koordebpf.errors import ConfigError
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring
 from koordebpf.state.build import view_of_frame
 from koordebpf.store.sink import EVENTS, Event
 from koordebpf.strategies.katalyst.settings import KillerSettings

@@ -38,7 +38,7 @@ from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.own_usage import OwnUsage
+from koordebpf.report.prom.page import OwnUsage
 from koordebpf.report.prom.pods import POD_SERIES, PodSeries
 from koordebpf.report.prom.series import SeriesMetrics
 from koordebpf.report.prom.shadow import ShadowMetrics

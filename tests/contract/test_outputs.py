@@ -18,8 +18,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from koordebpf.agent.recorder import open_recorder
 from koordebpf.agent.run import check_arguments
+from koordebpf.agent.sinks import open_recorder
 from koordebpf.cli import _group
 from koordebpf.cli.inputs import FilePath, OutputPath
 from koordebpf.cli.kubectl import _group as kubectl
@@ -410,7 +410,7 @@ def test_a_log_that_cannot_be_rotated_is_refused_at_the_start(
 def test_a_recording_waits_for_a_reader_so_long_and_no_longer(
     folder: Path, given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("koordebpf.agent.recorder._READER_S", 0.2)
+    monkeypatch.setattr("koordebpf.agent.sinks._READER_S", 0.2)
     os.mkfifo(folder / "out")
     with pytest.raises(ConfigError, match=r"recorder.file: .* it is a FIFO without a reader"):
         _record(folder / "out", given)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.act.taint import NodeMarker
-from koordebpf.agent.strategies.taint import NodeMarking
+from koordebpf.agent.taint import NodeMarking
 from koordebpf.kube.clients.taints import CONDITION_TYPE, Mark, NodeMarks
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.policy.strategy import GATE_OFF

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from koordebpf.demo import story
-from koordebpf.demo.stories import NEEDS_BYTES, STORIES
+from koordebpf.demo.story import NEEDS_BYTES, STORIES
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.proc.meminfo import Meminfo

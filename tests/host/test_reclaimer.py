@@ -23,8 +23,7 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.proactive_reclaim.decide import ReclaimDecision, ReclaimOrder, ReclaimState
-from koordebpf.strategies.proactive_reclaim.measure import _TAKES_SWAPPINESS, _release
-from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics, ReclaimRunner
+from koordebpf.strategies.proactive_reclaim.run import _TAKES_SWAPPINESS, ReclaimMetrics, ReclaimRunner, _release
 from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE

@@ -25,7 +25,7 @@ from koordebpf.decision.decide_tick import decided_again, encode_decision
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.memory import OutcomeArrived
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring
 from koordebpf.state.outcome import Result
 from koordebpf.store.sink import (
     EVENTS,

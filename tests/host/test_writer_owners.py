@@ -15,7 +15,7 @@ from koordebpf.act.writer.owners import LADDER, SUPPRESS
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.lifecycle.standby import left_behind
-from koordebpf.agent.strategies.node_writer import open_node_writer
+from koordebpf.agent.node_writer import open_node_writer
 from koordebpf.kernel.io.loop import Loop
 from tests.conftest import OTHER_MACHINE
 from tests.host.rigs.cgroups import QUOTA, SHARES, Cgroups, desired

@@ -20,9 +20,9 @@ from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.report.prom.own_usage import OwnUsage
+from koordebpf.report.prom.page import OwnUsage
 from koordebpf.report.recent import Recent
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring
 from koordebpf.store.open_plans import OpenPlans
 
 

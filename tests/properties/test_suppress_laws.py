@@ -10,7 +10,7 @@ from koordebpf.decision.node_plan import OtherDecision
 from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule, format_cpu_list
 from koordebpf.policy.reconcile.order import plan_writes
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
-from koordebpf.report.pages.other_decisions import decision_blocks
+from koordebpf.report.pages.plan import decision_blocks
 from koordebpf.state.cpu.measured import CpuTopology
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.cpu_suppress.choose import be_pools, choose_cpus

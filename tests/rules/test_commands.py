@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from koordebpf.cli import root
-from koordebpf.cli.reference.exit_codes import codes_of
-from koordebpf.cli.reference.man import man_pages
+from koordebpf.cli.reference.man import codes_of, man_pages
 from tests.rules.offenders import report
 from tests.rules.pages import ROOT, name_of
 from tests.unit.cli.test_reference import COMMANDS
@@ -46,7 +45,7 @@ def test_exit_codes_of_commands_are_in_the_table() -> None:
         known |= {128} if group == "demo" else set()  # of 128 + n, which stand in the table as they are
         for path in paths:
             wrong += [f"{name_of(path)}:{line}: {code}" for code, line in codes_in(path).items() if code not in known]
-    report(wrong, "these exit codes must be in SPECIAL of cli/reference/exit_codes.py")
+    report(wrong, "these exit codes must be in SPECIAL of cli/reference/man.py")
 
 
 def test_a_manual_page_has_every_option_of_its_command() -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 
 from koordebpf.cli import root
-from koordebpf.cli.reference.exit_codes import exit_code_table
+from koordebpf.cli.reference.man import exit_code_table
 from koordebpf.decision.what_if.week import DEFINITIONS
 from koordebpf.demo.screen import Screen
-from koordebpf.demo.stories import LIMIT_BYTES, STORIES
+from koordebpf.demo.story import LIMIT_BYTES, STORIES
 from tests.rules.offenders import report
 from tests.rules.pages import DOCS, FILES, PAGES, ROOT, name_of
 from tests.support.transcript import of_demo_page

@@ -16,7 +16,6 @@ REASONS = {
     "kernel/host/pid_namespace.py": "a kernel interface by its name",
     "kernel/proc/self_usage.py": "psutil comes in through kernel only",
     "kube/sources/cnr.py": "a resource that is watched, by its name",
-    "report/pages/explain_requests.py": "a page of koordebpf explain, which has one file for each",
     "report/pages/strategies.py": "a page of koordebpf config",
     "report/prom/dead_man.py": "prometheus_client comes in through report only",
 }

@@ -8,8 +8,8 @@ import pytest
 
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.strategies import own
-from koordebpf.agent.strategies.own import OwnStrategies
+from koordebpf.agent import node_writer
+from koordebpf.agent.node_writer import OwnStrategies
 from koordebpf.decision import strategies
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.state.cpu.measured import CpuMeasured
@@ -53,7 +53,7 @@ class Cpus:
 def ask_alone(monkeypatch: pytest.MonkeyPatch, *asked: AskedStrategy) -> tuple[dict[str, Any], Cpus]:
     """Let these be all strategies there are; return the parts of an agent that they need, and its CPUs."""
     monkeypatch.setattr(strategies, "STRATEGIES", asked)
-    monkeypatch.setattr(own, "OWN_STRATEGIES", asked)
+    monkeypatch.setattr(node_writer, "OWN_STRATEGIES", asked)
     cpus = Cpus()
     runner = OwnStrategies(CgroupWriter(Places({}), None))
     return {"runners": (runner,), "cpu": cpus}, cpus

@@ -20,7 +20,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring
 from koordebpf.store.sink import EVENTS, Event
 from koordebpf.units import MIB, NS_PER_S
 

@@ -14,7 +14,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kube.cache.objects import ClusterState, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus
-from koordebpf.strategies.block_io.measure import BlockIOCollector
+from koordebpf.strategies.block_io.run import BlockIOCollector
 from koordebpf.strategies.block_io.values import BLKIO_QOS_ANNOTATION, BlockIOMeasured
 from koordebpf.units import NS_PER_S
 from tests.support.values.block_io import block

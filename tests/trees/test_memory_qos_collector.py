@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import KernelFileError
-from koordebpf.strategies.memory_qos.measure import MemoryQosCollector
+from koordebpf.strategies.memory_qos.run import MemoryQosCollector
 from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, Protection
 from koordebpf.units import NS_PER_S
 from tests.trees.test_hook_collector import MAIN, Node

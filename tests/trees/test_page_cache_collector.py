@@ -12,7 +12,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
-from koordebpf.strategies.page_cache.measure import PageCacheCollector
+from koordebpf.strategies.page_cache.run import PageCacheCollector
 from koordebpf.strategies.page_cache.values import CachePod, PageCacheMeasured, SensitivePod
 from koordebpf.units import MIB, NS_PER_S
 

@@ -13,7 +13,7 @@ from koordebpf.collect.cluster_view import Known
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.block_devices import zram_use
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
-from koordebpf.strategies.proactive_reclaim.measure import ReclaimCollector
+from koordebpf.strategies.proactive_reclaim.run import ReclaimCollector
 from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured
 from koordebpf.units import MIB, NS_PER_S
 

@@ -34,9 +34,8 @@ from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
 from koordebpf.kube.cache.store import decode_pod
 from koordebpf.kube.clients.cri import PodContainers
 from koordebpf.kube.sources.kubelet import KubeletSource
-from koordebpf.report.events import EventPoster
+from koordebpf.report.events import EventPoster, PodEvent
 from koordebpf.report.http.listener import HttpListener, Reply, bound_to
-from koordebpf.report.pod_event import PodEvent
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.recorder.recorder import Recorder
 from koordebpf.strategies.katalyst import rootfs as rootfs_module

@@ -12,7 +12,7 @@ from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import MergedSource, Source
 from koordebpf.kube.sources.file import FileSource
 from koordebpf.policy.evict.candidates.exemptions import ALWAYS_PROTECTED_NAMESPACES
-from koordebpf.runner.own_kubelet import open_own_kubelet
+from koordebpf.runner.context import open_own_kubelet
 from koordebpf.slo.pods.eviction import may_be_evicted
 from koordebpf.state.pods.exemptions import asked_labels, may_replace_label
 

@@ -30,7 +30,7 @@ from koordebpf.kube.sources.cpu_manager import STATE
 from koordebpf.quantity import parse_quantity
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.prom.koordlet import node_gauge
-from koordebpf.runner.own_kubelet import open_own_kubelet
+from koordebpf.runner.context import open_own_kubelet
 from koordebpf.slo.pods.cpu_placement import SharePools
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koordebpf.units import NS_PER_S

@@ -27,7 +27,7 @@ from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.tasks import shorten_time_slice
 from koordebpf.kube.nri.values import BUCKETS_MS, Answer, NriContainer, NriCounts, NriPod, NriResources
 from koordebpf.report.health_check import HealthCheck
-from koordebpf.report.log.problems import ProblemLog
+from koordebpf.report.log.sink import ProblemLog
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
 from koordebpf.state.pods.directories import HooksMeasured
 from koordebpf.state.pods.hook_pods import HookContainer, HookPod, annotated_pod

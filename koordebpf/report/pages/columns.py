@@ -1,4 +1,4 @@
-"""Rows of text under headings, at most 80 columns wide."""
+"""Rows of text under headings, at most 80 columns wide, and what an eviction releases, in such a row."""
 
 from __future__ import annotations
 
@@ -6,10 +6,30 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+from koordebpf.policy.credit import candidate_credit
+from koordebpf.policy.detect.verdict import Verdict
+from koordebpf.policy.plan import Candidate
 from koordebpf.printable import printable
+from koordebpf.state.amount import MEMORY, unit_of
+from koordebpf.units import format_bytes
 
 WIDTH = 80
 _GAP = 2
+
+
+def released_text(candidate: Candidate, verdict: Verdict) -> str:
+    """Return what the eviction of a candidate releases of what is short, for people."""
+    if verdict.is_by_name:
+        return format_bytes(candidate.of(MEMORY).released)
+    texts = []
+    for dimension in verdict.amounts:
+        amount = candidate_credit(candidate, dimension)
+        text = unit_of(dimension.resource).format(amount)
+        if dimension.is_use:
+            texts.append(text)
+        elif amount:
+            texts.append(f"{text} of {dimension.asked or dimension.name}")
+    return " and ".join(texts) or "nothing of what is short"
 
 
 def table_lines(heading: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> list[str]:

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from koordebpf.decision.dead_man import PlannedDeadMan
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.plan import Balance, FeaturePlan
-from koordebpf.report.headline import plain_words
 from koordebpf.report.pages.columns import filled
+from koordebpf.report.sentences import plain_words
 from koordebpf.state.amount import MEMORY
 from koordebpf.units import format_bytes, format_ns
 

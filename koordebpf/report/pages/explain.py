@@ -1,22 +1,36 @@
-"""What was decided and what became of it, out of audit lines, for people. 80 columns."""
+"""What was decided, what became of it, which files were written and what plugins asked in vain, for people.
+
+Out of audit lines; 80 columns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
 
 import msgspec
 
+from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import ConfigError, json_error
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
-from koordebpf.report.pages.amounts import released_text
-from koordebpf.report.pages.columns import filled
+from koordebpf.report.pages.columns import filled, released_text
 from koordebpf.state.outcome import HookResult, Outcome, Result
 from koordebpf.store.audit_record import AuditedFeature, AuditRecord, Latencies
-from koordebpf.store.write_log import REQUEST_LINE, WRITE_LINE
+from koordebpf.store.write_log import (
+    REQUEST_LINE,
+    WRITE_LINE,
+    AuditedRequest,
+    AuditedWrite,
+    alike,
+    request_sentence,
+    why_not,
+)
 from koordebpf.units import format_ns
 
+_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _WORDS = {
     Result.DONE: "evicted",
     Result.DRY_RUN: "would have been evicted",
@@ -32,6 +46,76 @@ _HOOK_WORDS = {
     "timed_out": "timed out after",
     "dropped": "not called: too many calls were before it",
 }
+
+
+def decode_requests(raw: bytes, path: str) -> tuple[tuple[AuditedRequest, ...], tuple[ConfigError, ...]]:
+    """Return the requests in `raw`, lines or an array of JSON, and what is wrong with lines of requests."""
+    if raw.lstrip()[:1] == b"[":
+        try:
+            return tuple(msgspec.json.decode(raw, type=list[AuditedRequest])), ()
+        except _ERRORS as error:
+            return (), (json_error(path, raw, error, rule="must be requests"),)
+    requests: list[AuditedRequest] = []
+    problems: list[ConfigError] = []
+    for number, line in enumerate(raw.splitlines(), start=1):
+        if REQUEST_LINE not in line:
+            continue
+        try:
+            requests.append(msgspec.json.decode(line, type=AuditedRequest))
+        except _ERRORS as error:
+            problems.append(json_error(path, line, error, rule="must be a request", first_line=number))
+    return tuple(requests), tuple(problems)
+
+
+def explained_request(line: AuditedRequest) -> str:
+    """Return one request: when and where, and why it was not carried out."""
+    return page([f"{line.time} {line.node}", *filled(request_sentence(line.request), "  ")])
+
+
+def decode_writes(raw: bytes, path: str) -> tuple[tuple[AuditedWrite, ...], tuple[ConfigError, ...]]:
+    """Return the writes in `raw`, lines or an array of JSON, and what is wrong with lines of writes that are none."""
+    writes: list[AuditedWrite] = []
+    problems: list[ConfigError] = []
+    if raw.lstrip()[:1] == b"[":
+        try:
+            return tuple(msgspec.json.decode(raw, type=list[AuditedWrite])), ()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return (), (json_error(path, raw, error, rule="must be writes"),)
+    for number, line in enumerate(raw.splitlines(), start=1):
+        if WRITE_LINE not in line:
+            continue
+        try:
+            writes.append(msgspec.json.decode(line, type=AuditedWrite))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            problems.append(json_error(path, line, error, rule="must be a write", first_line=number))
+    return tuple(writes), tuple(problems)
+
+
+def rounds_of(writes: Sequence[AuditedWrite]) -> list[list[AuditedWrite]]:
+    """Return the writes as they were made: those of one moment and one reason belong together."""
+    return [list(each) for _, each in groupby(writes, key=lambda line: (line.change.now_ns, line.change.reason))]
+
+
+def explained_writes(made: Sequence[AuditedWrite]) -> str:
+    """Return one round of writes: when and where, why, and each change with the first file that it was made to."""
+    first = made[0]
+    lines = [f"{first.time} {first.node}", *filled(first.change.reason, "  ")]
+    for change, *others in alike([line.change for line in made]):
+        path = Path(change.path)
+        more = f" and {len(others)} more" if others else ""
+        lines += filled(f"{path.name} {_said(change)}: {path.parent}{more}", "    ")
+    return page(lines)
+
+
+def _said(change: FileChange) -> str:
+    step = f"{change.old or 'empty'} → {change.new or 'empty'}"
+    match change.result:
+        case WriteResult.WRITTEN:
+            return f"{step}, set right" if change.is_correction else step
+        case WriteResult.DRY_RUN:
+            return f"{step} (dry run)"
+        case _:
+            return f"{step} was not written ({why_not(change)})"
 
 
 def decode_audit(raw: bytes, path: str) -> tuple[tuple[AuditRecord, ...], tuple[ConfigError, ...]]:

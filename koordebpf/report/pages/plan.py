@@ -1,4 +1,7 @@
-"""A plan for people: each feature's need, the victims with their rank, and why not the others. 80 columns."""
+"""A plan for people: needs, the victims with their rank, why not the others; the ledger; the other strategies.
+
+80 columns.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,39 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from koordebpf.decision.node_plan import NodePlan
+from msgspec import UNSET
+
+from koordebpf.decision.node_plan import NodePlan, OtherDecision
+from koordebpf.decision.strategies import STRATEGY_OF
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.detect import be_memory_evict
 from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, UseMoment
 from koordebpf.policy.evict.candidates.disruption import ALLOWED
 from koordebpf.policy.ladder_settings import Rung
-from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
+from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, PodAction, Victim
 from koordebpf.printable import page, printable
-from koordebpf.report.headline import headline, plain_words
-from koordebpf.report.pages.columns import WIDTH, filled, table_lines
+from koordebpf.report.pages.columns import WIDTH, filled, filled_paths, table_lines
 from koordebpf.report.pages.dead_man import dead_man_lines, dead_man_ranking
-from koordebpf.report.pages.other_decisions import decision_blocks
+from koordebpf.report.record_line import shortened
+from koordebpf.report.sentences import headline, plain_words
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource, unit_of
-from koordebpf.state.measured import is_mostly_kernel
+from koordebpf.state.measured import LedgerRow, LedgerView, Party, is_mostly_kernel
 from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import asked_reasons
-from koordebpf.units import format_bytes, format_millicpu, format_ns
+from koordebpf.units import NS_PER_S, format_bytes, format_millicpu, format_ns
 
+_PARTY = 26
+_LEAST_SHARE = 10_000  # what shows as 0.1 ms/s; less than that is summed up
+LEDGER_HEADER = f"{'STALLED':<{_PARTY}} ← {'ON ACCOUNT OF':<{_PARTY}} {'ms/s':>8} {'SINCE':>9}"
+# Of what a strategy does to pods: a column stands where one of them has it.
+_ACTIONS: tuple[tuple[str, Callable[[PodAction], str]], ...] = (
+    ("taken", lambda each: "" if each.reclaim_bytes is None else format_bytes(each.reclaim_bytes)),
+    ("group", lambda each: each.resctrl_group or ""),
+    ("tasks", lambda each: "" if each.tasks is None else str(each.tasks)),
+)
+_NOT_DUE = "this round measured nothing for it; what it wrote before stays"
+_MOST_FILES, _MOST_PODS = 20, 10  # of one strategy; pods in a comparison
+_NAME, _CELL = 24, 12  # of a comparison, as those of the features
 _NAMED = 4  # namespaces in a sentence
 _KILLERS: Mapping[KillerName, str] = {
     "api": "an Eviction is created",
@@ -32,6 +50,128 @@ _KILLERS: Mapping[KillerName, str] = {
     "cgroup": "its processes are killed, past PodDisruptionBudgets",
 }
 _Column = tuple[str, Callable[[Candidate], str]]
+
+
+def ledger_lines(ledger: LedgerView, most: int = 20) -> list[str]:
+    """Return the rows under their heading, the largest first; what does not fit is summed up in one.
+
+    ms/s is over the ledger's window: two tasks that wait all the time are 2000.
+    """
+    lines = [LEDGER_HEADER]
+    if not ledger.rows:
+        return [*lines, f"no pod, in {format_ns(ledger.window_ns)}"]
+    shown = [row for row in ledger.rows[:most] if row.ns * _LEAST_SHARE >= ledger.window_ns]
+    lines += [ledger_line(row, ledger.window_ns) for row in shown]
+    if rest := ledger.rows[len(shown) :]:
+        rest_ns = sum(row.ns for row in rest)
+        lines.append(f"{f'{len(rest)} more':<{2 * _PARTY + 3}} {_rate(rest_ns, ledger.window_ns):>8}")
+    return lines
+
+
+def ledger_line(row: LedgerRow, window_ns: int) -> str:
+    """Return one row; SINCE is how long before its last stall the uninterrupted charge began."""
+    names = f"{party_text(row.victim, _PARTY):<{_PARTY}} ← {party_text(row.cause, _PARTY):<{_PARTY}}"
+    return f"{names} {_rate(row.ns, window_ns):>8} {format_ns(row.last_ns - row.since_ns):>9}"
+
+
+def party_text(party: Party, columns: int) -> str:
+    """Return who it is in so many columns."""
+    match party.kind:
+        case "own limit":
+            return "its own limit"
+        case "unattributed":
+            return "no pod seen to grow"
+        case "others":
+            return "others"
+    return shortened(party.label, columns)
+
+
+def _rate(ns: int, window_ns: int) -> str:
+    return f"{ns * 1000 / window_ns:.1f}" if window_ns else f"{ns / NS_PER_S:.1f}"
+
+
+def decision_blocks(name: str, decision: OtherDecision, count: int) -> list[list[str]]:
+    """Return a strategy's part of a plan, with `count` pods at most: its own, or the lines that every one has."""
+    if decision.explained is not UNSET:
+        return [[line for each in block for line in _wrapped(each)] for block in decision.explained.blocks()]
+    lines = [name if decision.skipped is None else f"{name}: skipped ({decision.skipped})", *_reason(decision, "  ")]
+    lines += _acted_on(decision, count)
+    lines += _file_lines([f"{file} → {value}" for file, value in _files(decision).items()])
+    for condition in decision.conditions:
+        lines += filled(f"the node is to be marked: {condition}", "  ")
+    return [lines]
+
+
+def _wrapped(line: str) -> list[str]:
+    text = line.lstrip(" ")
+    return [line] if len(line) <= WIDTH else filled(text, line.removesuffix(text))
+
+
+def decisions_diff(before: Mapping[str, OtherDecision], after: Mapping[str, OtherDecision]) -> list[list[str]]:
+    """Return a block for each strategy that decides otherwise after; its files with + only after, - only before."""
+    names = dict.fromkeys((*before, *after))
+    return [_diff(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
+
+
+def _diff(name: str, before: OtherDecision | None, after: OtherDecision | None) -> list[str]:
+    if before is not None and after is not None and UNSET not in (before.explained, after.explained):
+        return _cells_diff(name, before, after)
+    lines = [name]
+    for when, decision in (("before: ", before), ("after:  ", after)):
+        if decision is None:
+            lines.append(f"  {when}its feature gate is off")
+        else:
+            first, *more = _reason(decision, f"  {when}")
+            lines += [first, *more]
+    was, is_now = (_files(each) if each is not None else {} for each in (before, after))
+    changes = [f"+ {file} → {value}" for file, value in is_now.items() if file not in was]
+    changes += [f"- {file} → {value}" for file, value in was.items() if file not in is_now]
+    changes += [f"~ {file}: {was[file]} → {value}" for file, value in is_now.items() if was.get(file, value) != value]
+    lines += _file_lines(changes)
+    return lines if after is None else lines + _acted_on(after, _MOST_PODS)
+
+
+def _cells_diff(name: str, before: OtherDecision, after: OtherDecision) -> list[str]:
+    lines = [f"{STRATEGY_OF[name].gate:<{_NAME + 2}}{'before':>{_CELL}}{'after':>{_CELL}}"]
+    is_now = after.explained.cells()
+    for cell, first in before.explained.cells().items():
+        if first != is_now[cell]:
+            lines.append(f"  {cell:<{_NAME}}{first:>{_CELL}}{is_now[cell]:>{_CELL}}")
+    if before.reason != after.reason:
+        lines += filled(f"before: {before.reason}", "  ")
+        lines += filled(f"after:  {after.reason}", "  ")
+    return lines
+
+
+def _file_lines(files: list[str]) -> list[str]:
+    lines = [line for each in files[:_MOST_FILES] for line in filled_paths(each, "  ")]
+    more = len(files) - _MOST_FILES
+    return [*lines, f"  {more} more file{'s' if more > 1 else ''}: --json has all"] if more > 0 else lines
+
+
+def _reason(decision: OtherDecision, indent: str) -> list[str]:
+    lines = filled(f"{indent.lstrip()}{plain_words(decision.reason)}", "  ")
+    if decision.skipped == "not_due":
+        lines += filled(_NOT_DUE, "  ")
+    return [line for text in (lines, *(filled(each, "  ") for each in decision.problems)) for line in text]
+
+
+def _files(decision: OtherDecision) -> dict[str, str]:
+    of_cgroups = {f"{each.path}/{each.file.value}": str(each.value) for each in decision.writes}
+    return of_cgroups | {f"{each.name}": str(each.value) for each in decision.sysctls}
+
+
+# Pods that something is done to beside cgroup files: what is taken from each, or the group that gets its tasks.
+def _acted_on(decision: OtherDecision, count: int) -> list[str]:
+    shown, more = decision.pods[:count], max(len(decision.pods) - count, 0) + decision.more_pods
+    columns = [(heading, cell) for heading, cell in _ACTIONS if any(cell(each) for each in shown)]
+    rows = [[f"  {each.namespace}/{each.name}", *(cell(each) or "-" for _, cell in columns)] for each in shown]
+    lines = table_lines(["  pod", *(heading for heading, _ in columns)], rows, left=0) if shown else []
+    if any(each.tasks is not None for each in shown):
+        lines.append("  tasks: threads that are not in the group yet")
+    if any(each.swappiness == 0 for each in shown):
+        lines.append("  page cache alone is taken: nothing is to be swapped out")
+    return [*lines, f"  {more} more pod{'s' if more > 1 else ''}"] if more else lines
 
 
 def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str:

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from koordebpf import __version__
 from koordebpf.report.prom.bounded import by_label
-from koordebpf.report.prom.own_usage import OwnUsage
+from koordebpf.report.prom.page import OwnUsage
 from koordebpf.store.line_sink import LineSink
 
 # The metrics of batch and mid resources, a part of the controller's.

@@ -1,16 +1,21 @@
-"""The text of /metrics, rendered for a small share of the time however often it is asked for."""
+"""The text of /metrics, rendered for a small share of the time however often it is asked for.
+
+What this process uses is shown under the names that all of Prometheus' libraries have for it.
+"""
 
 from __future__ import annotations
 
 import gzip
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
+from koordebpf.kernel.proc.self_usage import SelfUsageReader
 from koordebpf.report.http.listener import Reply
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
@@ -18,6 +23,23 @@ _OPEN_METRICS: Final = "application/openmetrics-text"
 _SHARE: Final = 0.01  # of one CPU. Why: a fresh page each second, for one in 100 of the loop's moments
 _MOST_S: Final = 0.25  # kept for bursts. Why: several scrapers that come at once all get a fresh page
 _LEVEL: Final = 1  # of gzip. Why: a tenth of the text already, for a tenth of a millisecond
+
+
+class OwnUsage(Collector):
+    """CPU, memory, threads and descriptors of the process, read at each scrape."""
+
+    def __init__(self) -> None:
+        self._reader = SelfUsageReader()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield its metrics."""
+        usage = self._reader.read()
+        yield CounterMetricFamily("process_cpu_seconds", "CPU time of this process.", usage.cpu_s)
+        yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory of this process.", usage.rss_bytes)
+        yield GaugeMetricFamily("process_virtual_memory_bytes", "Address space of this process.", usage.virtual_bytes)
+        yield GaugeMetricFamily("process_threads", "Threads of this process.", usage.threads)
+        yield GaugeMetricFamily("process_open_fds", "Open descriptors of this process.", usage.open_fds)
+        yield GaugeMetricFamily("process_start_time_seconds", "Unix time of this process's start.", usage.started_s)
 
 
 class MetricsPage:

@@ -14,7 +14,7 @@ _OVER = {"acting": "over_acting", "kubelet": "over_kubelet", "oom_kill": "over_o
 
 
 class Judged(Protocol):
-    """What configurations came to since the start; `jobs.shadow.sink.ShadowSink` is one."""
+    """What configurations came to since the start; `jobs.shadow.ShadowSink` is one."""
 
     cpu_s: float
 

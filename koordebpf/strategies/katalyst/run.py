@@ -16,8 +16,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.policy.requests import RequestNews
 from koordebpf.policy.strategy import Decision
 from koordebpf.report.health_check import HealthCheck
-from koordebpf.runner.context import NodeContext
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring, NodeContext
 from koordebpf.runner.runner import Runner
 from koordebpf.slo.katalyst.access import Validation
 from koordebpf.slo.katalyst.qos import TAINT_PREFIX, cnr_taints_of, taints_of

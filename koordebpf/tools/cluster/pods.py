@@ -11,7 +11,7 @@ from koordebpf.kube.body import MALFORMED, reason
 from koordebpf.kube.remote.pods import RemotePod, pods_of
 from koordebpf.report.top import SORTS, Sort, TopPage, TopRow, blamed, growth_text, time_text, used_text
 from koordebpf.tools.cluster.asking import Agents, ask_all
-from koordebpf.tools.cluster.table import kubectl_table
+from koordebpf.tools.cluster.status import kubectl_table
 
 
 class PodOnNode(msgspec.Struct, frozen=True):

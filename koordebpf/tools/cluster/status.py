@@ -1,8 +1,8 @@
-"""The state of every node's agent: what its pod and its metrics say."""
+"""The state of every node's agent: what its pod and its metrics say; tables as kubectl prints them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -10,12 +10,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from koordebpf.errors import ConfigError, DecodeError, KubeError
 from koordebpf.kube.remote.pods import RemotePod, node_names, page_of
+from koordebpf.printable import page, printable
 from koordebpf.tools.cluster.asking import Agents, ask_all
-from koordebpf.tools.cluster.table import kubectl_table
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
+_GAP = "   "
 _RESULTS = ("done", "dry_run")
 _Samples = dict[str, list[tuple[Mapping[str, str], float]]]
+
+
+def kubectl_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows under their heading."""
+    everything = [heading, *([printable(cell) or "-" for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(heading))]
+    return page(
+        _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in everything
+    )
 
 
 # What an agent's /metrics says, as values: for pages about many nodes.

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.printable import json_bytes, printable
-from koordebpf.tools.incident.amounts import ABSENT, amount, clock, moment
-from koordebpf.tools.incident.values import Chart, Mark, Series
+from koordebpf.tools.incident.values import ABSENT, Chart, Mark, Series, amount, clock, moment
 
 Node = ET.Element
 Child = ET.Element | str | None

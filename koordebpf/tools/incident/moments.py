@@ -12,7 +12,7 @@ import msgspec
 
 from koordebpf.state.measured import NodeMeasure, PodMeasure, PsiLine
 from koordebpf.store.recorder.rounds import ReadRound
-from koordebpf.tools.incident.recorded import RecordedDecision
+from koordebpf.tools.incident.ranking import RecordedDecision
 
 _US_PER_NS = 1_000
 

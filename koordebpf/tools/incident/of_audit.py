@@ -8,17 +8,14 @@ from datetime import datetime
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.report.pages.explain import decode_audit, steps_text
-from koordebpf.report.pages.explain_writes import decode_writes
+from koordebpf.report.pages.explain import decode_audit, decode_writes, steps_text
 from koordebpf.report.sentences import outcome_sentence
 from koordebpf.state.amount import MEMORY
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.write_log import AuditedWrite
-from koordebpf.tools.incident.amounts import counted
 from koordebpf.tools.incident.ranking import outcome_lines, ranking_of
-from koordebpf.tools.incident.timeline import changed_files, marks_of, timeline
-from koordebpf.tools.incident.values import Chart, DecisionShown, Fact, Incident, Returned, Series
-from koordebpf.tools.incident.window import Window, window_of
+from koordebpf.tools.incident.timeline import Window, changed_files, marks_of, timeline, window_of
+from koordebpf.tools.incident.values import Chart, DecisionShown, Fact, Incident, Returned, Series, counted
 from koordebpf.units import NS_PER_S
 
 _LACKS = (

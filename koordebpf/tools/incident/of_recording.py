@@ -17,14 +17,12 @@ from koordebpf.state.measured import LedgerView
 from koordebpf.state.view import Frame
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.values import SIGNALS_SEEN, RecordedEvent
-from koordebpf.tools.incident.amounts import counted
 from koordebpf.tools.incident.charts import charts_of, name_of
 from koordebpf.tools.incident.decisions import Decided, FullDecision, Outcomes, decided, decisions_shown
 from koordebpf.tools.incident.moments import Moment, Moments
-from koordebpf.tools.incident.recorded import RecordedDecision, read_decision
-from koordebpf.tools.incident.timeline import marks_of, timeline
-from koordebpf.tools.incident.values import Chart, DecisionShown, Fact, HeatMap, Incident, Returned
-from koordebpf.tools.incident.window import Window, window_of
+from koordebpf.tools.incident.ranking import RecordedDecision, read_decision
+from koordebpf.tools.incident.timeline import Window, marks_of, timeline, window_of
+from koordebpf.tools.incident.values import Chart, DecisionShown, Fact, HeatMap, Incident, Returned, counted
 from koordebpf.tools.recorder.rounds import DecidesAgain, decision_of, place_at, without_collector
 from koordebpf.units import NS_PER_S, format_bytes, format_ns
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from koordebpf import __version__
-from koordebpf.tools.incident.amounts import ABSENT, clock, moment, size, span
 from koordebpf.tools.incident.drawing import (
     Child,
     Column,
@@ -27,6 +26,7 @@ from koordebpf.tools.incident.drawing import (
     table,
 )
 from koordebpf.tools.incident.values import (
+    ABSENT,
     DecisionShown,
     Fact,
     FeatureRanking,
@@ -35,6 +35,10 @@ from koordebpf.tools.incident.values import (
     Incident,
     RankedPod,
     Returned,
+    clock,
+    moment,
+    size,
+    span,
 )
 from koordebpf.units import format_ns
 

@@ -1,18 +1,74 @@
-"""`Incident`: all that a page shows, as one value. Pure; times are seconds since the epoch, wall clock.
+"""`Incident`: all that a page shows, as one value, and how times and amounts are written. Pure.
 
-None is "not known". Names are as tenants wrote them: whatever renders them escapes them.
+Times are seconds since the epoch, wall clock. None is "not known". Names are as tenants wrote them: whatever renders
+them escapes them.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
+from koordebpf.units import format_bytes
+
+ABSENT = "–"
 Unit = Literal["bytes", "bytes/s", "%", "CPUs", "count"]
 # area: of a stack, from below. line: a measurement. mark: a threshold, drawn dashed.
 Style = Literal["area", "line", "mark"]
 MarkKind = Literal["decision", "oom", "back", "gap"]
+
+
+def clock(at_s: float) -> str:
+    """Return the time of day in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
+
+
+def moment(at_s: float) -> str:
+    """Return date and time in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def span(first_s: float, last_s: float) -> str:
+    """Return from when to when."""
+    same_day = datetime.fromtimestamp(first_s, UTC).date() == datetime.fromtimestamp(last_s, UTC).date()
+    return f"{moment(first_s)} to {clock(last_s) + ' UTC' if same_day else moment(last_s)}"
+
+
+def amount(value: float | None, unit: Unit) -> str:
+    """Return a value of a chart for people.
+
+    >>> amount(1_610_612_736, "bytes"), amount(None, "%")
+    ('1.5 GiB', '–')
+    """
+    if value is None:
+        return ABSENT
+    match unit:
+        case "bytes":
+            return format_bytes(int(value))
+        case "bytes/s":
+            return f"{format_bytes(int(value))}/s"
+        case "%":
+            return f"{value:.1f} %"
+        case "CPUs":
+            return f"{value:.2f}"
+        case "count":
+            return str(int(value))
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number of things.
+
+    >>> counted(1, "pod"), counted(2, "pod"), counted(0, "process", "processes")
+    ('1 pod', '2 pods', '0 processes')
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def size(value: int | None) -> str:
+    """Return bytes for people."""
+    return amount(value, "bytes")
 
 
 class Series(msgspec.Struct, frozen=True):

@@ -34,8 +34,8 @@ from koordebpf.state.series.node import NodeSeries, node_series
 from koordebpf.state.stalls.shares import ShareTable
 from koordebpf.state.stalls.windows import StallWindow
 from koordebpf.tools.top.choice import Choice, pressed
-from koordebpf.tools.top.keyboard import Keyboard
 from koordebpf.tools.top.page import Around, Trails, shown_rows
+from koordebpf.tools.top.screen import Keyboard
 from koordebpf.tools.trace.follow import wall_clock_offset_ns, wall_time
 from koordebpf.units import NS_PER_MS, NS_PER_S
 

@@ -29,8 +29,7 @@ from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.runner.context import NodeContext
-from koordebpf.runner.measuring import Measuring
+from koordebpf.runner.context import Measuring, NodeContext
 from koordebpf.runner.runner import Runner
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Measured

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from koordebpf.printable import printable
-from koordebpf.report.pages.ledger import LEDGER_HEADER, ledger_line, ledger_lines
+from koordebpf.report.pages.plan import LEDGER_HEADER, ledger_line, ledger_lines
 from koordebpf.report.top import (
     TopPage,
     TopRow,

@@ -17,8 +17,8 @@ from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.rounds import ReadRound
 from koordebpf.tools.recorder.rounds import time_text
 from koordebpf.tools.top.choice import Choice, pressed
-from koordebpf.tools.top.keyboard import Keyboard
 from koordebpf.tools.top.page import SAMPLES, Around, Trails, shown_rows
+from koordebpf.tools.top.screen import Keyboard
 from koordebpf.units import NS_PER_S
 
 _MINUTE_NS: Final = 60 * NS_PER_S

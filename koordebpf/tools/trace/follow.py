@@ -26,7 +26,7 @@ from koordebpf.units import NS_PER_MS, NS_PER_S
 # Imported where they are needed: a trace of events alone is to begin at once, and these take 20 ms of CPU.
 if TYPE_CHECKING:
     from koordebpf.kube.sources.base import Source
-    from koordebpf.tools.trace.ledger_totals import ChargeBook
+    from koordebpf.tools.trace.summary import ChargeBook
 
 NAMES = ("high", "max", "oom", "oom_kill")
 _Counts = tuple[int, int, int, int]
@@ -256,7 +256,7 @@ class _Trace:
 
 
 def _charge_book(watch: NodeWatch) -> ChargeBook:
-    from koordebpf.tools.trace.ledger_totals import ChargeBook
+    from koordebpf.tools.trace.summary import ChargeBook
 
     return ChargeBook(watch)
 

@@ -19,7 +19,7 @@ from koordebpf.configuration.settings import AgentConfig, defaults_for
 from koordebpf.decision.decide_tick import decided_again, encode_decision
 from koordebpf.kernel.cgroup import hierarchy
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.runner.measuring import open_measuring
+from koordebpf.runner.context import open_measuring
 from koordebpf.store.sink import Event, PlanDecided, RoundEnded, TickFailed
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.simulated.cluster import (

@@ -15,7 +15,7 @@ from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
-from koordebpf.agent.strategies.ladder import Ladder
+from koordebpf.agent.ladder import Ladder
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
 from koordebpf.policy.decide import decide
 from koordebpf.policy.evict.settings import EvictSettings

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from koordebpf.agent.strategies.taint import NodeMarking
+from koordebpf.agent.taint import NodeMarking
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.strategy import GATE_OFF, Decision, Empty
 from koordebpf.policy.taint import NodeMarkSettings

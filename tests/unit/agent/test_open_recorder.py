@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.recorder import NOT_RECORDED, open_recorder
+from koordebpf.agent.sinks import NOT_RECORDED, open_recorder
 from koordebpf.collect.scope import open_scope
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError, SupportError

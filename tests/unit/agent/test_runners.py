@@ -48,10 +48,10 @@ from tests.support.values.builders import frame
 
 if TYPE_CHECKING:
     from koordebpf.collect.pod_directories import HookCollector
-    from koordebpf.strategies.block_io.measure import BlockIOCollector
+    from koordebpf.strategies.block_io.run import BlockIOCollector
     from koordebpf.strategies.cpu_burst.measure import ThrottleWatch
     from koordebpf.strategies.hooks.tasks import CoreCookies, OomScores
-    from koordebpf.strategies.memory_qos.measure import MemoryQosCollector
+    from koordebpf.strategies.memory_qos.run import MemoryQosCollector
     from koordebpf.strategies.resctrl.groups import ResctrlGroups
     from koordebpf.strategies.resctrl.measure import ResctrlCollector
 

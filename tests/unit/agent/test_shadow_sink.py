@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from koordebpf.agent.sinks import open_shadow
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.collect.scope import NodeScope
 from koordebpf.configuration.checked import agent_config, check_config
@@ -17,8 +18,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.configuration.variant import shadow_variants
 from koordebpf.errors import ConfigError
 from koordebpf.events.records import OomKill
-from koordebpf.jobs.shadow.open import open_shadow
-from koordebpf.jobs.shadow.sink import ShadowSink
+from koordebpf.jobs.shadow import ShadowSink
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.report.prom.shadow import ShadowMetrics
 from koordebpf.state.view import PendingRelease

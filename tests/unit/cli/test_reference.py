@@ -18,8 +18,7 @@ from jsonschema import Draft202012Validator
 from koordebpf import errors
 from koordebpf.cli import root
 from koordebpf.cli.explain import node
-from koordebpf.cli.reference.exit_codes import GENERAL, SPECIAL
-from koordebpf.cli.reference.man import man_pages
+from koordebpf.cli.reference.man import GENERAL, SPECIAL, man_pages
 from koordebpf.cli.reference.schemas import TYPES, object_schema
 
 ROOT = Path(__file__).parents[3]

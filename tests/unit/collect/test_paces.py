@@ -7,7 +7,7 @@ import pytest
 from koordebpf.collect.pod_directories import HookCollector
 from koordebpf.jobs.hardware.cold_memory import ColdMemoryCollector
 from koordebpf.jobs.hardware.gpu import GpuCollector
-from koordebpf.strategies.block_io.measure import BlockIOCollector
+from koordebpf.strategies.block_io.run import BlockIOCollector
 from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
 from koordebpf.units import NS_PER_S
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.demo.crossing import Crossing, Usage
+from koordebpf.demo.verdict import Crossing, Usage
 
 
 def crossing(*used: int) -> Crossing:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.demo.crossing import Crossing
 from koordebpf.demo.node import CgroupVersion, NodeCgroup
 from koordebpf.demo.story import NodeObserver
-from koordebpf.demo.verdict import PodStalls
+from koordebpf.demo.verdict import Crossing, PodStalls
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.hierarchy import cgroup_id
 from koordebpf.units import MIB, PAGE_BYTES

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.demo.crossing import Crossing, Usage
 from koordebpf.demo.output import Event, StoryOutput
-from koordebpf.demo.verdict import Rounds
+from koordebpf.demo.verdict import Crossing, Rounds, Usage
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import OpenPlan
 from tests.support.values.builders import frame, plan_of, pod

@@ -8,7 +8,7 @@ import pytest
 
 from koordebpf.demo.output import Event
 from koordebpf.demo.screen import Screen
-from koordebpf.demo.stories import STORIES
+from koordebpf.demo.story import STORIES
 from koordebpf.demo.verdict import Rounds, judge
 from koordebpf.units import GIB
 from tests.unit.demo.test_verdict import MS, events, facts

@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.demo.output import Event
 from koordebpf.demo.screen import JsonLines, Screen
-from koordebpf.demo.stories import STORIES
+from koordebpf.demo.story import STORIES
 from koordebpf.demo.verdict import (
     Eviction,
     PodEnd,

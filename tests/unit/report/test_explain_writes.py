@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.cli.explain import explain
 from koordebpf.errors import ConfigError
-from koordebpf.report.pages.explain_writes import decode_writes, explained_writes, rounds_of
+from koordebpf.report.pages.explain import decode_writes, explained_writes, rounds_of
 from koordebpf.store.write_log import AuditedWrite, audited_write
 
 BE = "/sys/fs/cgroup/cpuset/kubepods/besteffort"

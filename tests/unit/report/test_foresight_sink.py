@@ -10,8 +10,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from koordebpf.policy.foresight import EvictionWarningSettings
+from koordebpf.report.events import PodEvent
 from koordebpf.report.foresight import ForesightSink
-from koordebpf.report.pod_event import PodEvent
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.measured import NodeForecast, TimeTo

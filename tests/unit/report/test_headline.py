@@ -11,7 +11,7 @@ import pytest
 from koordebpf.decision.frames import decode_frame
 from koordebpf.decision.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.report.headline import headline, plain_words
+from koordebpf.report.sentences import headline, plain_words
 from koordebpf.state.build import view_of_frame
 
 FRAMES = Path(__file__).parents[2] / "scenarios" / "frames"

@@ -7,8 +7,7 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.report.prom.indicators import IndicatorMetrics
-from koordebpf.report.prom.metrics import AgentMetrics
+from koordebpf.report.prom.metrics import AgentMetrics, IndicatorMetrics
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuMeasured, CpuTopology, CpuUsage, CpuView
 from koordebpf.state.measured import NodeForecast, Party, TimeTo

@@ -13,8 +13,7 @@ from koordebpf.cli.explain import explain
 from koordebpf.decision.decide_tick import TickDecision, tick_view
 from koordebpf.decision.node_plan import decide_node
 from koordebpf.policy.requests import RequestNews
-from koordebpf.report.pages.explain import explained
-from koordebpf.report.pages.explain_requests import decode_requests, explained_request
+from koordebpf.report.pages.explain import decode_requests, explained, explained_request
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan

@@ -15,9 +15,9 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.values import CgroupWrite
-from koordebpf.report.headline import headline
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
+from koordebpf.report.sentences import headline
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.guard_facts import GuardFacts

@@ -17,10 +17,9 @@ from koordebpf.errors import KubeError
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim
-from koordebpf.report.events import EventPoster, eviction_event
+from koordebpf.report.events import EventPoster, PodEvent, eviction_event
 from koordebpf.report.log.formats import JsonFormatter
 from koordebpf.report.pages.explain import decode_audit
-from koordebpf.report.pod_event import PodEvent
 from koordebpf.report.sentences import outcome_sentence, tick_sentence
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.guard_facts import ClosedGuard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.events.layout import decode_totals
 from koordebpf.events.records import CgroupStall, StallSum
-from koordebpf.report.pages.ledger import LEDGER_HEADER, ledger_lines
+from koordebpf.report.pages.plan import LEDGER_HEADER, ledger_lines
 from koordebpf.state.measured import LedgerRow, LedgerView, Party
 from koordebpf.tools.trace.output import Counters, counters_lines, program_counters, vmstat_counters
 from koordebpf.tools.trace.summary import PodStalls, StallBook, Summary, summary_lines

@@ -9,8 +9,7 @@ import pytest
 from koordebpf.decision.frames import decode_frame
 from koordebpf.decision.node_plan import OtherDecision
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.report.pages.other_decisions import decision_blocks
-from koordebpf.report.pages.plan import plan_page
+from koordebpf.report.pages.plan import decision_blocks, plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.strategies.cpu_suppress.decide import explained_plan
 from koordebpf.strategies.cpu_suppress.plan import plan_suppress

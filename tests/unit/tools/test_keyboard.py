@@ -9,7 +9,7 @@ import termios
 
 import pytest
 
-from koordebpf.tools.top.keyboard import Keyboard
+from koordebpf.tools.top.screen import Keyboard
 
 
 def test_the_terminal_of_another_session_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from koordebpf.store.recorder.ring import Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.stores import FileStore
 from koordebpf.tools.top.choice import Choice
-from koordebpf.tools.top.keyboard import Keyboard, keys_of
 from koordebpf.tools.top.replayed import moments
+from koordebpf.tools.top.screen import Keyboard, keys_of
 from koordebpf.units import MIB
 from tests.support.values.rounds import encoded
 
@@ -42,7 +42,7 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Keyboard, int]]:
     master, slave = pty.openpty()
     with os.fdopen(slave, encoding="utf-8") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        monkeypatch.setattr("koordebpf.tools.top.keyboard._is_in_front", lambda fd: True)
+        monkeypatch.setattr("koordebpf.tools.top.screen._is_in_front", lambda fd: True)
         with Keyboard() as made:
             yield made, master
     os.close(master)

@@ -22,8 +22,7 @@ from koordebpf.tools.incident.charts import charts_of
 from koordebpf.tools.incident.decisions import FullDecision, Outcomes, decisions_shown, whole
 from koordebpf.tools.incident.moments import Moment, Moments
 from koordebpf.tools.incident.of_recording import heat_map, incident_of_recording
-from koordebpf.tools.incident.ranking import ranking_of
-from koordebpf.tools.incident.recorded import read_decision
+from koordebpf.tools.incident.ranking import ranking_of, read_decision
 from koordebpf.tools.incident.timeline import marks_of, timeline
 from koordebpf.tools.incident.values import DecisionShown
 from koordebpf.units import MIB, NS_PER_S

@@ -19,10 +19,8 @@ from koordebpf.tools.incident.charts import NAMED, charts_of, with_gaps
 from koordebpf.tools.incident.decisions import Decided, Outcomes, VictimSeen, decided, decisions_shown, whole
 from koordebpf.tools.incident.moments import Moment, Moments
 from koordebpf.tools.incident.of_recording import Ledgers, heat_map, returned
-from koordebpf.tools.incident.ranking import ranking_of
-from koordebpf.tools.incident.recorded import RecordedDecision, read_decision
-from koordebpf.tools.incident.timeline import changed_files, marks_of, timeline
-from koordebpf.tools.incident.window import HOUR_NS, Window, window_of
+from koordebpf.tools.incident.ranking import RecordedDecision, ranking_of, read_decision
+from koordebpf.tools.incident.timeline import HOUR_NS, Window, changed_files, marks_of, timeline, window_of
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.builders import NOW_NS, feature_of, frame, ls_pod, pod
 from tests.support.values.rounds import round_at, wall_ns

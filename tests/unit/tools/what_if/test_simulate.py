@@ -13,8 +13,16 @@ from click.testing import CliRunner, Result
 from koordebpf.cli import _group
 from koordebpf.errors import ConfigError
 from koordebpf.store.recorder.read import Recording
-from koordebpf.tools.what_if.simulate import recordings_of, released_after_ns, simulated, validated
-from koordebpf.tools.what_if.sweep import MOST, Sweep, combinations, parse_sweep
+from koordebpf.tools.what_if.simulate import (
+    MOST,
+    Sweep,
+    combinations,
+    parse_sweep,
+    recordings_of,
+    released_after_ns,
+    simulated,
+    validated,
+)
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.played_node import jobs_of, play, record
 

@@ -1,1 +1,0 @@
-"""Shadow mode: what other configurations would have decided, judged after each round."""
