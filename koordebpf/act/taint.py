@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.taints import Mark
-from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.http.refusal import Backoff
 
 _log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0  # Why: as for evictions (act/evict/api.py)

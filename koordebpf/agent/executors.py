@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, assert_never
 
-from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
+from koordebpf.act.evict.actuator import Actuator, LastResort, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits, DeletionExecutor
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.evict.fallback import LastResort
 from koordebpf.agent.lifecycle.kill_support import known_containers
 from koordebpf.configuration.settings import AgentConfig, asks_the_server, named_executors
 from koordebpf.policy.ladder_settings import Rung

@@ -17,7 +17,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.runner.context import NodeContext
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 
 
 def _any_gate(*gates: str) -> Callable[[AgentConfig], bool]:

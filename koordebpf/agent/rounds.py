@@ -15,12 +15,11 @@ from koordebpf.clock import Clock
 from koordebpf.collect.cluster_view import frame_of, in_force
 from koordebpf.collect.node_watch import NodeWatch, signal_state
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, TickSettings, decide_tick, tick_view
 from koordebpf.decision.strategies import may_choose_any
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.policy.evict.all_features import are_on
-from koordebpf.policy.evict.candidates.eligibility import eligibility
-from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
+from koordebpf.policy.evict.eligibility import eligibility
+from koordebpf.policy.evict.exemptions import exempt_bytes
 from koordebpf.state.amount import CPU, MEMORY
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.guard_facts import LOSS_WINDOW_NS, GuardFacts

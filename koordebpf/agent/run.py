@@ -60,9 +60,9 @@ from koordebpf.store.budget import KeptBudget
 from koordebpf.store.cgroup_root import KeptRoot
 from koordebpf.store.frames import open_frames
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.outputs.descriptors import descriptor_name, named_descriptor
-from koordebpf.store.outputs.rotated_file import check_file
+from koordebpf.store.output_file import descriptor_name, named_descriptor
 from koordebpf.store.pod_list import KeptList, KeptSource
+from koordebpf.store.rotated_file import check_file
 from koordebpf.store.sink import AgentStopped, Sink, TickFailed
 from koordebpf.units import NS_PER_MS
 

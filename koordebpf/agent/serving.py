@@ -13,9 +13,9 @@ from koordebpf.collect.scope import folder_of
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.degraded import Degraded
-from koordebpf.report.beside import WithJobs
 from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
+from koordebpf.report.job_pages import WithJobs
 from koordebpf.report.known import KnownPage
 from koordebpf.report.log.formats import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics

@@ -26,7 +26,7 @@ from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.settings import RecorderSettings
-from koordebpf.store.shadow.settings import ShadowSettings
+from koordebpf.store.shadow import ShadowSettings
 from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, ReportFailed, Sink
 from koordebpf.store.wal import InFlight
 from koordebpf.units import GIB, MIB
@@ -56,7 +56,7 @@ def open_shadow(config: AgentConfig, scope: NodeScope, node: str) -> ShadowSink 
     from koordebpf.decision.what_if.shadow import Shadows
     from koordebpf.decision.what_if.week import ShadowWeek
     from koordebpf.jobs.shadow import ShadowSink
-    from koordebpf.store.shadow.kept_week import FOLDER, WeekKeeper
+    from koordebpf.store.shadow import FOLDER, WeekKeeper
 
     keeper = None
     if settings.folder is not None:

@@ -19,7 +19,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.events.records import OomKill
 from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.evict.all_features import are_on
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import threshold_bytes
 from koordebpf.state.amount import CPU
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.store.sink import (

@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.report.beside import Beside
 from koordebpf.report.events import EventPoster
 from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.health_check import HealthCheck
+from koordebpf.report.job_pages import JobPages
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.units import NS_PER_S
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CHECK = "eviction-hooks"
 
 
-def open_eviction_hooks(config: AgentConfig, plans: OpenPlans, beside: Beside) -> EvictionHookSink | None:
+def open_eviction_hooks(config: AgentConfig, plans: OpenPlans, beside: JobPages) -> EvictionHookSink | None:
     """Return the sink that has hooks called, and show in /readyz which of them fail; None: none is set.
 
     A hook that cannot be called is logged and does not keep the agent from its start.

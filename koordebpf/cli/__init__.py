@@ -45,11 +45,13 @@ _COMMANDS = {
 class LazyGroup(click.Group):
     """A group that loads a command's module when it is needed: `--help` must not import what `run` needs.
 
-    `lines`: command → its one line in `--help`; `package` has a module and a function of each one's name.
+    `lines`: command → its one line in `--help`; `package` has a module and a function of each one's name, or `module`
+    the functions of all.
     """
 
     lines: ClassVar[Mapping[str, str]] = {}
     package: ClassVar[str] = ""
+    module: ClassVar[str] = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return their names, in the order of the help."""
@@ -59,7 +61,7 @@ class LazyGroup(click.Group):
         """Return the command, None where there is none of that name."""
         if cmd_name not in self.lines:
             return None
-        command: click.Command = getattr(importlib.import_module(f"{self.package}.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(importlib.import_module(self.module or f"{self.package}.{cmd_name}"), cmd_name)
         return command
 
     def resolve_command(

@@ -126,7 +126,7 @@ def explain(
     from koordebpf.store.recorder.magic import is_recording_path
 
     if audit and not of_requests and is_recording_path(audit):
-        from koordebpf.tools.recorder.explained import explained_lines
+        from koordebpf.tools.recorder.pages import explained_lines
 
         raw, path = explained_lines(audit, writes=of_writes), audit
     else:

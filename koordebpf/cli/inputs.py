@@ -38,7 +38,7 @@ class FilePath(click.Path):
 
 
 class OutputPath(click.Path):
-    """The path of a file that is written, - for standard output: `store.outputs.output_file` has the rules.
+    """The path of a file that is written, - for standard output: `store.output_file` has the rules.
 
     It is not looked at here: on a hung disk that does not return.
     """

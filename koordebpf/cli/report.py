@@ -60,7 +60,7 @@ def report(
     if source is None:
         raise click.UsageError("Missing argument 'RECORDING|AUDIT'.")
     from koordebpf.errors import ConfigError
-    from koordebpf.store.outputs.output_file import write_output
+    from koordebpf.store.output_file import write_output
     from koordebpf.store.recorder.magic import is_recording_path
     from koordebpf.tools.incident.page import incident_page
     from koordebpf.tools.recorder.rounds import open_recording, parse_time
@@ -85,9 +85,9 @@ def report(
 
 
 def _report_week(path: Path, output: Path) -> None:
-    from koordebpf.store.outputs.output_file import write_output
+    from koordebpf.store.output_file import write_output
     from koordebpf.tools.incident.week import week_page
-    from koordebpf.tools.what_if.shadow_page import weeks_in
+    from koordebpf.tools.what_if.page import weeks_in
 
     weeks = weeks_in(path, _DAYS)
     name = write_output("--output", output, week_page(weeks, str(path)).encode())

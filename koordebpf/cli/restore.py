@@ -25,7 +25,7 @@ from koordebpf.store.wal import IN_FLIGHT_PATH, read_in_flight
 from koordebpf.strategies.hooks.tasks import CoreCookies, OomScores
 from koordebpf.strategies.hooks.values import COOKIES, SCORES
 from koordebpf.strategies.resctrl.groups import ResctrlGroups
-from koordebpf.strategies.resctrl.measure import RESCTRL
+from koordebpf.strategies.resctrl.run import RESCTRL
 from koordebpf.strategies.resctrl.values import GROUPS
 
 _MOST_SHOWN = 200  # characters. Why: a list of CPUs, or a device's limits, fit into that

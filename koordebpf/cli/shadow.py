@@ -46,7 +46,7 @@ def shadow(path: Path, days: int, as_json: bool) -> None:
             settings:
               memoryEvictThresholdPercent: 75
     """
-    from koordebpf.tools.what_if.shadow_page import shadow_page, weeks_in
+    from koordebpf.tools.what_if.page import shadow_page, weeks_in
 
     weeks = weeks_in(path, days)
     for place, week in enumerate(weeks):

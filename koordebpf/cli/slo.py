@@ -46,8 +46,8 @@ def render(configmap: str, node_path: str, nodeslo_path: str | None, whole: bool
       koordebpf slo render --object --node node.json cm.yaml | kubectl apply -f -
     """
     from koordebpf.kube.sources.manifest import NODESLO_VERSION, parse_manifests
+    from koordebpf.slo.convert import decode_object, member
     from koordebpf.slo.manager.effective import render_spec
-    from koordebpf.slo.overlay import decode_object, member
 
     found = parse_manifests({node_path: read_input(node_path)}).node
     if found is None:
@@ -129,8 +129,7 @@ def crd(node_metric: bool) -> None:
 def _notes(
     data: dict[str, str], labels: dict[str, str], annotations: dict[str, str] | None, nodeslo: msgspec.Raw | None
 ) -> list[str]:
-    from koordebpf.slo.manager.keys import THRESHOLD_KEY
-    from koordebpf.slo.manager.shapes import unknown_in_config
+    from koordebpf.slo.manager.shapes import THRESHOLD_KEY, unknown_in_config
     from koordebpf.slo.nodeslo import strategy_doubts
     from koordebpf.slo.spec import parse_spec, spec_of_configmap
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from koordebpf.collect.node_watch import NodeWatch
     from koordebpf.kernel.backends.select import WantedBackend
     from koordebpf.report.record_line import TraceFilter
-    from koordebpf.tools.trace.follow import Asked
+    from koordebpf.tools.trace.follow import TraceOptions
     from koordebpf.tools.trace.output import TraceOutput
 
 # As koordebpf.report.record_line.KINDS has them, which `--help` must not import.
@@ -165,13 +165,13 @@ def trace(
 
     from koordebpf.collect.scope import open_scope
     from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
-    from koordebpf.tools.trace.follow import Asked, open_watch
+    from koordebpf.tools.trace.follow import TraceOptions, open_watch
 
     wanted = _filter(pod, cgroup, kind, min_ms)
     names = names_of(files, source, run_dir, node_name, kubeconfig)
     if names is None and (unknown := next((each for each in pod if not _UID.fullmatch(each)), None)):
         raise click.UsageError(f"--pod {unknown}: a name needs an agent that runs here, --pods or --source; a uid none")
-    asked = Asked(wanted, not summary, summary, every, since_boot, count, seconds)
+    asked = TraceOptions(wanted, not summary, summary, every, since_boot, count, seconds)
     scope = open_scope(find_memory_hierarchy(), node_cgroup, cgroup_root)
     with open_watch(scope, names, asked, backend) as watch:
         if watch.quality.stalls != "timed":
@@ -198,7 +198,7 @@ def _filter(pods: tuple[str, ...], cgroups: tuple[Path, ...], kinds: tuple[str, 
     )
 
 
-def _follow(watch: NodeWatch, asked: Asked, as_json: bool) -> None:
+def _follow(watch: NodeWatch, asked: TraceOptions, as_json: bool) -> None:
     from koordebpf.tools.trace.follow import follow
 
     _print(follow(watch, asked), as_json, has_records=asked.records)

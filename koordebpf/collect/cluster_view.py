@@ -12,8 +12,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.cnr import CustomNodeResource
 from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeResourceTopology, PodDisruptionBudget
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
-from koordebpf.slo.manager.keys import THRESHOLD_KEY
-from koordebpf.slo.manager.shapes import unknown_in_config, unknown_in_nodeslo
+from koordebpf.slo.manager.shapes import THRESHOLD_KEY, unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.nodeslo import strategy_doubts
 from koordebpf.slo.spec import LeftOut, NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategies.host_applications import host_directories
@@ -55,7 +54,7 @@ def frame_of(
     )
 
 
-def in_force(frame: Frame, known: Known) -> Frame:
+def in_force(frame: Frame, known: ClusterView) -> Frame:
     """Return the frame with what is in force: the last good one of what cannot be used, no labels that are too old."""
     return replace(
         frame,
@@ -170,7 +169,7 @@ def _checked_node(state: ClusterState) -> Node | None:
     return node
 
 
-class Known:
+class ClusterView:
     """The pods and the NodeSLO in force. A part of it that is unusable leaves the last good one in force.
 
     With `strict` (`compat: strict`) a NodeSLO that was deleted stays in force and percents are of the Node's capacity,

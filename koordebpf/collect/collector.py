@@ -12,7 +12,7 @@ from typing import Protocol
 
 from koordebpf.clock import Due
 from koordebpf.errors import KoordebpfError
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from koordebpf.attribution.owner import Owner, OwnerKind
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
@@ -21,14 +21,22 @@ from koordebpf.events.records import CgroupStall
 from koordebpf.kernel.bpf.programs import EVERY_STALL
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from koordebpf.slo.pods.qos import is_latency_sensitive
-from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent, threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import memory_evict_lower_percent, threshold_bytes
 from koordebpf.state.build import namespace_labels
 from koordebpf.state.forecast import SOONEST, GrowthHistory, time_to
-from koordebpf.state.measured import Measured, NodeForecast, NodeMeasure, Party, StallParts, StallShares, TimeTo
-from koordebpf.state.pods.exemptions import ExemptionSettings, judged_pods
+from koordebpf.state.measured import (
+    Measured,
+    NodeForecast,
+    NodeMeasure,
+    Party,
+    StallParts,
+    StallSample,
+    StallShares,
+    TimeTo,
+)
 from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.pods.namespaces import ExemptionSettings, judged_pods
 from koordebpf.state.stalls.ledger import Charge, Ledger, Usage
-from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.stalls.shares import DecayingShare, ShareTable, lasting_ns
 from koordebpf.state.stalls.windows import NODE, StalledPod, StallGrowth, StallSums, StallWindow, extended, stall_sample
 from koordebpf.units import NS_PER_MS, NS_PER_S
@@ -53,7 +61,7 @@ class Forecasts:
         if node.scope == "machine" or node.memory is not None:  # else its page cache is in it
             self._node.push(now_ns, {_USED: node.known_used_bytes})
 
-    def of_node(self, known: Known, node: NodeMeasure) -> NodeForecast:
+    def of_node(self, known: ClusterView, node: NodeMeasure) -> NodeForecast:
         """Return when the node will reach its lower mark, its threshold and its end."""
         capacity = known.capacity_bytes(node)
         threshold = threshold_bytes(known.strategy, capacity)
@@ -288,7 +296,7 @@ class NodeHistory:
         self._forecasts.note(now_ns, node)
 
     def measure(
-        self, now_ns: int, known: Known, shmem_uids: Collection[str] = (), sampled: NodeMeasure | None = None
+        self, now_ns: int, known: ClusterView, shmem_uids: Collection[str] = (), sampled: NodeMeasure | None = None
     ) -> Measured:
         """Return the node and all its pods as they are now, with stalls, shares, the ledger and forecasts.
 
@@ -338,7 +346,7 @@ class NodeHistory:
         """Return the stall shares of a pod, as `StallReader.shares_of_pod`."""
         return self._stalls.shares_of_pod(uid, now_ns)
 
-    def _charge(self, now_ns: int, known: Known, measured: Measured, stalled: Mapping[int, StallGrowth]) -> None:
+    def _charge(self, now_ns: int, known: ClusterView, measured: Measured, stalled: Mapping[int, StallGrowth]) -> None:
         index, facts = self._watch.index, {each.uid: each for each in known.facts}
         usages: list[Usage] = []
         for pod in measured.pods:

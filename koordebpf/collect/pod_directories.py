@@ -8,14 +8,14 @@ from pathlib import Path
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known, is_same
+from koordebpf.collect.cluster_view import ClusterView, is_same
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.slo.strategies.host_applications import HostApplication, host_directories
-from koordebpf.state.pods.directories import ApplicationDirectory, HooksMeasured, PodDirectory
+from koordebpf.state.pods.hook_pods import ApplicationDirectory, HooksMeasured, PodDirectory
 from koordebpf.units import NS_PER_S
 
 _GUARANTEED = "Guaranteed"
@@ -59,7 +59,7 @@ def _containers(index: CgroupIndex, cgroup_id: int) -> Mapping[str, str]:
 class PodDirectoryCache:
     """`pod_directories`, made again only where the index or what is known of the cluster has changed."""
 
-    def __init__(self, index: CgroupIndex, known: Known) -> None:
+    def __init__(self, index: CgroupIndex, known: ClusterView) -> None:
         self._index = index
         self._known = known
         self._made_of: tuple[int, object] | None = None
@@ -98,7 +98,7 @@ class HookCollector(Closing):
     def __init__(
         self,
         index: CgroupIndex,
-        known: Known,
+        known: ClusterView,
         cpu: ControllerMount | None,
         node_path: str = "",
         sysfs: Path = SYSFS,

@@ -35,10 +35,10 @@ from koordebpf.policy.guards import EmergencySettings, GuardLimits
 from koordebpf.policy.strategy import NamedExecutor
 from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
-from koordebpf.state.series.settings import SeriesSettings
+from koordebpf.state.series.store import SeriesSettings
 from koordebpf.state.view import ExecutorName
 from koordebpf.store.recorder.settings import RecorderSettings
-from koordebpf.store.shadow.settings import ShadowSettings
+from koordebpf.store.shadow import ShadowSettings
 from koordebpf.strategies.cpu_suppress.values import WakeSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 

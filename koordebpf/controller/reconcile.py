@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from koordebpf.controller.desired import desired_nodeslo, is_ours
 from koordebpf.controller.settings import Settings
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.cache.store import is_older
-from koordebpf.kube.clients.nodeslos import ControllerState, NodeMeta, NodeSLO
-from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.clients.nodeslos import ControllerState, NodeMeta, NodeSLO, NodeSLOMeta, Owner
+from koordebpf.kube.http.refusal import Backoff
+from koordebpf.slo.manager.effective import effective_spec
 from koordebpf.units import NS_PER_S
 
+if TYPE_CHECKING:
+    from koordebpf.kube.colocation.writes import WrittenMetric
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+OURS: Final = "koordebpf-controller"
 # A write shows in the watch within milliseconds, and a watch that was cut is back within seconds. After this the watch
 # is believed, whatever the answer to the write was.
 _TRUST_NS: Final = 30 * NS_PER_S
@@ -34,6 +39,32 @@ _FIRST_S, _CAP_S = 0.5, 30.0
 # RBAC is fixed by people; but an API server that has just started says 403 until it has read its roles.
 _DENIED_FIRST_S, _DENIED_CAP_S = 5.0, 60.0
 _MAX_PROBLEMS: Final = 5  # sentences; a thousand objects may fail for the same reason
+
+
+def is_ours(obj: NodeSLO | WrittenMetric) -> bool:
+    """Tell whether this controller made the object; koord-manager's have no such label."""
+    return (obj.metadata.labels or {}).get(MANAGED_BY) == OURS
+
+
+def owned_by(node: NodeMeta, current: NodeSLOMeta | None) -> NodeSLOMeta:
+    """Return the metadata of a Node's object, made from `current` so that others' labels and annotations stay.
+
+    It is owned by its Node: when that is deleted, garbage collection deletes it, also while no controller runs,
+    and a list of Nodes that is wrong can never delete anything.
+    """
+    meta = current or NodeSLOMeta(name=node.name)
+    owner = Owner(apiVersion="v1", kind="Node", name=node.name, uid=node.uid)
+    others = tuple(each for each in meta.ownerReferences if each.kind != "Node")
+    return msgspec.structs.replace(
+        meta, labels={**(meta.labels or {}), MANAGED_BY: OURS}, ownerReferences=(owner, *others)
+    )
+
+
+def desired_nodeslo(node: NodeMeta, current: NodeSLO | None, settings: Settings) -> NodeSLO:
+    """Return the object as it should be, made from `current`."""
+    has = current.spec if current is not None and isinstance(current.spec, dict) else None
+    spec = effective_spec(settings.keys, node.labels or {}, node.annotations, has)
+    return NodeSLO(owned_by(node, current.metadata if current else None), spec)
 
 
 class Keeper:

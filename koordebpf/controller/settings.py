@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from koordebpf.slo.manager.effective import EffectiveKey, effective_keys
-from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.node_colocation import effective_colocation
+from koordebpf.slo.manager.shapes import COLOCATION_KEY
 from koordebpf.slo.manager.webhook import Problem, check_configmap
 
 

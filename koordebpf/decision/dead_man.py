@@ -11,14 +11,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.policy.decide import decide
 from koordebpf.policy.detect import be_memory_evict, memory_evict
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.features import MEMORY_FEATURES
 from koordebpf.policy.guards import screen
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, Victim
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import threshold_bytes
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import ClosedGuard

@@ -1,4 +1,7 @@
-"""One round of an agent: its frame to everything that is to be done. `plan` and a replay decide by the same. Pure."""
+"""One round of an agent: its frame, with everything it decides from, to everything that is to be done. Pure.
+
+`plan` and a replay decide by the same.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,68 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.strategies import decide_strategies
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.strategies import StrategySettings, decide_strategies
 from koordebpf.policy.decide import arbitrate, decide
 from koordebpf.policy.detect import be_memory_evict
 from koordebpf.policy.evict.all_features import RESOURCE_OF
-from koordebpf.policy.evict.pending import overdue_plan
-from koordebpf.policy.guards import Screening, closed_guards, emergency, screen, victim_guard, without_stale
+from koordebpf.policy.evict.pending import EvictedPods, overdue_plan
+from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.guards import (
+    EmergencySettings,
+    GuardLimits,
+    Screening,
+    closed_guards,
+    emergency,
+    screen,
+    victim_guard,
+    without_stale,
+)
 from koordebpf.policy.ladder.climb import LadderStep
 from koordebpf.policy.ladder.escalation import LadderMemory, escalate
 from koordebpf.policy.plan import Plan
 from koordebpf.policy.strategy import Decision
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.decision_memory import Budget
-from koordebpf.state.guard_facts import ClosedGuard
-from koordebpf.state.pods.exemptions import judged
+from koordebpf.state.guard_facts import ClosedGuard, GuardFacts
 from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.pods.namespaces import judged
 from koordebpf.state.view import Frame, NodeView
 
 By = Literal["evict", "kill", "overdue", "emergency"]  # who carries a plan out
+
+
+class TickSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The agent's settings that a round reads. `kill_after_ns` None: a pod that is overdue is not killed."""
+
+    eviction: EvictSettings = EvictSettings()
+    strategies: StrategySettings = StrategySettings()
+    guards: GuardLimits = GuardLimits()
+    emergency: EmergencySettings = EmergencySettings()
+    kill_after_ns: int | None = None
+
+
+class TickFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One round of an agent, before it decides. `frame` alone is what `koordebpf plan` decides from.
+
+    `is_round_due`   a shortage may be acted on now; else it is only judged.
+    `has_cpu`        the CPUs were measured, and pods and Node are known: strategies that need them are asked.
+    `evicted`        pods that are killed when they are overdue.
+    `ladder`         None: there is no ladder.
+    `states`         what each strategy remembers, by name.
+    `listed_cgroups` cgroup of each pod, by UID, as of the last good list of pods, while the API server is lost; None:
+                     it is not, or nothing is done without it.
+    """
+
+    schema: Literal["koordebpf.tick/v1"] = "koordebpf.tick/v1"
+    frame: Frame
+    settings: TickSettings
+    guards: GuardFacts
+    is_round_due: bool = True
+    has_cpu: bool = False
+    evicted: EvictedPods = EvictedPods()
+    ladder: LadderMemory | None = None
+    states: dict[str, Any] = {}
+    listed_cgroups: dict[str, int | None] | None = None
 
 
 class CarriedOut(msgspec.Struct, frozen=True):

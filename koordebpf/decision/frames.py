@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from koordebpf.attribution.static_pods import CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION
+from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.decision.strategies import PARTS, STRATEGIES, settings_of
-from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError, json_error, rule_and_place, type_error
 from koordebpf.slo.pods.cpu_placement import RESOURCE_STATUS_ANNOTATION
 from koordebpf.slo.pods.eviction import (

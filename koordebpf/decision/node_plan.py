@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from koordebpf.decision.dead_man import PlannedDeadMan
+from koordebpf.decision.decide_tick import TickSettings
 from koordebpf.decision.strategies import OWN_STRATEGIES, StrategySettings, decide_strategies
-from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.policy.decide import arbitrate
 from koordebpf.policy.detect.stall_evict import stall_evict
 from koordebpf.policy.detect.verdict import Verdict
@@ -18,7 +18,7 @@ from koordebpf.policy.plan import Plan, PodAction
 from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
 from koordebpf.policy.strategy import GATE_OFF, Decision, Strategy
 from koordebpf.state.guard_facts import ClosedGuard
-from koordebpf.state.pods.exemptions import judged
+from koordebpf.state.pods.namespaces import judged
 from koordebpf.state.view import NodeView
 
 _MOST_PODS = 100  # Why: a page for people, and what kubelet admits by default

@@ -34,8 +34,7 @@ from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy, cgr
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.signals import SUMS_ONLY_NS, Backend
-from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy, threshold_bytes
 from koordebpf.state.measured import MemoryParts
 from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
 from koordebpf.units import GIB, MIB, NS_PER_MS, NS_PER_S, PAGE_BYTES, format_bytes

@@ -9,7 +9,7 @@ from collections import deque
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.decision.what_if.shadow import Shadows
 from koordebpf.decision.what_if.week import ShadowDay, ShadowWeek
-from koordebpf.store.shadow.kept_week import WeekKeeper
+from koordebpf.store.shadow import WeekKeeper
 from koordebpf.store.sink import AgentStopped, Event, MemoryReleased, OomKilled, RoundEnded
 from koordebpf.units import NS_PER_S
 

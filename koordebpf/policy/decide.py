@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from koordebpf.policy.evict.all_features import FEATURES
-from koordebpf.policy.evict.candidates.exemptions import undecided_namespaces
+from koordebpf.policy.evict.exemptions import undecided_namespaces
 from koordebpf.policy.evict.feature_round import plan_demand
 from koordebpf.policy.evict.features import Feature
 from koordebpf.policy.evict.resources import Relief
@@ -15,7 +15,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.ladder.rungs import rung_plans
 from koordebpf.policy.plan import Candidate, FeaturePlan, Plan
 from koordebpf.policy.strategy import Demand, Empty
-from koordebpf.state.pods.exemptions import judged
+from koordebpf.state.pods.namespaces import judged
 from koordebpf.state.view import NodeView
 
 _NO_EFFECT = frozenset({"no_effect"})

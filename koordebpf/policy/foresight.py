@@ -12,7 +12,7 @@ from koordebpf.policy.evict.features import MEMORY_FEATURES
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan, Victim
 from koordebpf.policy.strategy import Empty
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import threshold_bytes
 from koordebpf.state.measured import TimeTo
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_MS, NS_PER_S

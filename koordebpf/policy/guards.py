@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.policy.evict.candidates.exemptions import ALWAYS_PROTECTED_NAMESPACES
+from koordebpf.policy.evict.exemptions import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.policy.plan import Victim
 from koordebpf.slo.pods.qos import SYSTEM_CRITICAL_PRIORITY
 from koordebpf.state.decision_memory import Budget

@@ -21,11 +21,32 @@ from koordebpf.state.view import KillerName, NodeView
 
 GATE_OFF = "gate_off"
 KEPT = "suppression.json"  # in an agent's folder: what it leaves to the next one, which removes it when it continues
-
 Ranking = tuple[tuple[Candidate, ...], tuple[Excluded, ...]]
 M = TypeVar("M")  # what is measured for a strategy
 S = TypeVar("S", bound=msgspec.Struct)  # what a strategy remembers from one round to the next
 C = TypeVar("C", bound=msgspec.Struct)  # what an operator may set
+
+
+class SoftNotice(NamedTuple):
+    """A pod that is asked to leave by itself, by which plugin and why."""
+
+    namespace: str
+    name: str
+    plugin: str
+    reason: str
+    uid: str
+
+
+class RequestNews(msgspec.Struct, frozen=True):
+    """One request that is not carried out. `namespace` and `name` are "" where no such pod is known."""
+
+    plugin: str
+    uid: str
+    namespace: str
+    name: str
+    outcome: Literal["refused", "dry_run"]
+    code: str
+    reason: str
 
 
 class Empty(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.events import About, EventType
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Victim
-from koordebpf.policy.requests import SoftNotice
+from koordebpf.policy.strategy import SoftNotice
 from koordebpf.printable import printable
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.open_plans import OpenPlans

@@ -18,7 +18,7 @@ from koordebpf.policy.plan import Victim
 from koordebpf.printable import printable
 from koordebpf.report.events import PodEvent
 from koordebpf.report.prom.decision import Histogram
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import threshold_bytes
 from koordebpf.state.measured import TimeTo
 from koordebpf.state.view import NodeView
 from koordebpf.store.sink import Event, RoundEnded

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from koordebpf.kernel.signals import SignalQuality
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import threshold_bytes
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.cpu.view import be_limit_millicpu
 from koordebpf.state.measured import (

@@ -16,7 +16,7 @@ import msgspec
 from koordebpf.act.writer.change import FileChange
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.cpu.sampler import CpuSampler
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
@@ -27,11 +27,11 @@ from koordebpf.decision.strategies import settings_of
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.sources.base import Source
 from koordebpf.policy.strategy import Strategy
-from koordebpf.report.beside import Beside
+from koordebpf.report.job_pages import JobPages
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.state.pods.exemptions import asked_labels
+from koordebpf.state.pods.namespaces import asked_labels
 from koordebpf.state.prediction import LatestPrediction
-from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.state.series.store import NodeSeries, node_series
 from koordebpf.store.sink import Event
 
 if TYPE_CHECKING:
@@ -73,18 +73,18 @@ class Measuring:
 
     watch: NodeWatch
     collector: MemoryCollector
-    known: Known
+    known: ClusterView
     history: NodeHistory
     series: NodeSeries
     prediction: LatestPrediction = field(default_factory=LatestPrediction)
-    beside: Beside = field(default_factory=Beside)
+    beside: JobPages = field(default_factory=JobPages)
 
     @classmethod
     def of(cls, config: AgentConfig, watch: NodeWatch, collector: MemoryCollector) -> Measuring:
         """Return it for a node that is watched; nothing is known yet."""
         exemptions = config.eviction.exemptions
         max_age_ns = None if asked_labels(exemptions) is None else config.guards.pods_max_age_ns
-        known = Known(strict=config.compat == "strict", labels_max_age_ns=max_age_ns)
+        known = ClusterView(strict=config.compat == "strict", labels_max_age_ns=max_age_ns)
         return cls(watch, collector, known, NodeHistory(watch, collector, exemptions), node_series(config.series))
 
 

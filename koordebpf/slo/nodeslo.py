@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from koordebpf.slo.convert import DEFAULT_STRATEGY, decode_object, member, overlay
 from koordebpf.slo.manager.shapes import named_spec
 from koordebpf.slo.manager.webhook import strategy_problems
-from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
 from koordebpf.slo.spec import strategy_of_configmap
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 

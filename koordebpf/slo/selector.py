@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.overlay import member
+from koordebpf.slo.convert import member
 
 
 def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str], path: str) -> bool:

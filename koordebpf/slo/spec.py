@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.convert import as_json, overlaid
+from koordebpf.slo.convert import DEFAULT_STRATEGY, as_json, decode_object, member, overlaid, overlay
 from koordebpf.slo.manager.effective import (
     EffectiveKey,
     bandwidth_problem,
@@ -20,11 +20,9 @@ from koordebpf.slo.manager.effective import (
     off_sentence,
     selected,
 )
-from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.manager.render import SPEC_FIELDS, default_of
-from koordebpf.slo.manager.shapes import named_spec
+from koordebpf.slo.manager.shapes import THRESHOLD_KEY, named_spec
 from koordebpf.slo.manager.switches import on_in
-from koordebpf.slo.overlay import DEFAULT_STRATEGY, decode_object, member, overlay
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST, CPUBurstStrategy
 from koordebpf.slo.strategies.host_applications import HostApplication, host_applications
 from koordebpf.slo.strategies.resource_qos import DEFAULT_RESOURCE_QOS, ResourceQOSStrategy, without_disabled

@@ -7,13 +7,29 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from koordebpf.state.cpu.measured import CpuMeasured
-from koordebpf.state.stalls.sample import StallSample
 from koordebpf.units import MIB
 
+_Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
-
-
 _MUCH_BYTES = 64 * MIB
+PartyKind = Literal["pod", "cgroup", "own limit", "unattributed", "others"]
+
+
+class StallSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The share of the last 10 s in which all tasks of a latency-sensitive pod waited for the node's memory.
+
+    `ratio` is that of the pod for which most is known for certain, `pod` its namespace/name. `at_most_ratio` is the
+    most that it can be for any of them, `at_most_pod` that pod. They differ where the kernel does not say when all
+    tasks wait, or where a limit of the pod's own may be the reason. `is_whole`: every wait for memory is timed; else
+    direct reclaim and compaction alone.
+    """
+
+    at_ns: Annotated[int, msgspec.Meta(ge=0)]
+    ratio: _Ratio = 0.0
+    at_most_ratio: _Ratio = 0.0
+    pod: str = ""  # none: no latency-sensitive pod stalls
+    at_most_pod: str = ""
+    is_whole: bool = True
 
 
 class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,9 +125,6 @@ class NodeForecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lower: TimeTo | None = None  # where an eviction ends
     threshold: TimeTo | None = None  # where it begins
     oom: TimeTo | None = None  # nothing is left
-
-
-PartyKind = Literal["pod", "cgroup", "own limit", "unattributed", "others"]
 
 
 class Party(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

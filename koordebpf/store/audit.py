@@ -10,8 +10,8 @@ from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.printable import json_bytes
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.line_sink import MAX_LINES, LineSink
-from koordebpf.store.outputs.descriptors import STDOUT
-from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
+from koordebpf.store.output_file import STDOUT
+from koordebpf.store.rotated_file import RotatedFile, check_file
 from koordebpf.store.write_log import AuditedRequest, AuditedWrite
 
 _log = logging.getLogger("koordebpf")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.kernel.io.kept_file import KeptFile
+from koordebpf.kernel.io.regular_file import KeptFile
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.view import PastEviction
 from koordebpf.store.audit_record import AuditRecord

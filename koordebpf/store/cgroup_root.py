@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from koordebpf.attribution.kubelet_root import KubeletRoot
-from koordebpf.kernel.io.kept_file import KeptFile
+from koordebpf.kernel.io.regular_file import KeptFile
 
 log = logging.getLogger("koordebpf")
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.decision.decide_tick import TickDecision, encode_decision
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, encode_decision
 from koordebpf.decision.frames import decode_json
-from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.store.line_sink import LineSink
-from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
 from koordebpf.store.previous import decision_of_today
+from koordebpf.store.rotated_file import RotatedFile, check_file
 from koordebpf.store.sink import AgentStopped, Event, RoundEnded
 from koordebpf.units import MIB
 

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from koordebpf.act.writer.journal import this_boot
-from koordebpf.kernel.io.kept_file import KeptFile
+from koordebpf.kernel.io.regular_file import KeptFile
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.objects import ClusterState, Node, Pod
 from koordebpf.kube.sources.base import Source

@@ -15,13 +15,12 @@ from koordebpf.act.writer.change import FileChange
 from koordebpf.attribution.owner import Owner
 from koordebpf.collect.history import StallNews
 from koordebpf.collect.node_watch import SignalState
-from koordebpf.decision.decide_tick import TickDecision
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickDecision, TickFrame
 from koordebpf.events.records import OomKill
-from koordebpf.policy.evict.candidates.eligibility import Eligibility
+from koordebpf.policy.evict.eligibility import Eligibility
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
-from koordebpf.policy.requests import RequestNews, SoftNotice
+from koordebpf.policy.strategy import RequestNews, SoftNotice
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.outcome import Outcome
 from koordebpf.state.pods.facts import PodFacts

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.policy.requests import RequestNews
+from koordebpf.policy.strategy import RequestNews
 from koordebpf.units import format_utc
 
 _REQUEST: Literal["koordebpf.request/v1"] = "koordebpf.request/v1"

@@ -14,10 +14,10 @@ from koordebpf.configuration.file import API_VERSION, KIND, file_value, read_con
 from koordebpf.configuration.schema import sections_of, settings
 from koordebpf.configuration.settings import named_gates, with_values
 from koordebpf.decision.dead_man import DeadManSettings, PlannedDeadMan, dead_man_choice
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.decision.frames import check_frame, decode_frame
 from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.decision.strategies import StrategySettings
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.evict.settings import EvictSettings

@@ -13,7 +13,7 @@ from koordebpf.collect.scope import open_scope
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.tables import numa_held
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.slo.katalyst.qos import QOS_LEVEL
+from koordebpf.slo.katalyst import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cnr import Cnr
 from koordebpf.state.measured import NodeMeasure

@@ -14,8 +14,8 @@ from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.measured import Measured, NodeMeasure
-from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS, MemoryQosDecision
 from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, MemoryQosSettings
 from koordebpf.units import NS_PER_S

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy, walk
 from koordebpf.kube.cache.objects import ClusterState, Pod
@@ -137,7 +137,7 @@ def _looks(report: Report, cgroup: NodeCgroup) -> None:
         cgroup.add_pod(f"pod-{number}", be=number % 2 == 0)
     hierarchy = find_memory_hierarchy()
     pods = tuple(msgspec.convert(each, Pod) for each in cgroup.pods)
-    index, known = CgroupIndex(), Known()
+    index, known = CgroupIndex(), ClusterView()
     index.replace_all(list(walk(cgroup.path, hierarchy.mount_point)))
     index.set_pods(pods)
     known.learn(ClusterState(1, 1, pods=pods))

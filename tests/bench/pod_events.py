@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from koordebpf.collect.cluster_view import Known, frame_of, in_force
+from koordebpf.collect.cluster_view import ClusterView, frame_of, in_force
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.state.build import view_of_frame
@@ -61,7 +61,7 @@ def pod_events(report: Report) -> None:
 
 
 def _latencies(source: ApiSource, woken: threading.Event, count: int) -> list[float]:
-    known, seen, samples = Known(), "0", []
+    known, seen, samples = ClusterView(), "0", []
     while len(samples) < count:
         if not woken.wait(30):
             raise RuntimeError(f"{len(samples)} of {count} changes came")

@@ -13,7 +13,7 @@ from koordebpf.jobs.prediction.models import OWN_UIDS, Models, Usage, restored_m
 from koordebpf.jobs.prediction.predict import PredictedPod, peak_of, pod_usage, predict, trained
 from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.state.prediction import Amounts
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.bench.figure import at_most, figure
 from tests.bench.report import Report

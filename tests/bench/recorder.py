@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, TickSettings
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import MemoryParts, NodeMeasure, PodMeasure, StallParts
 from koordebpf.state.series import kinds

@@ -24,9 +24,7 @@ from koordebpf.state.series.kinds import (
     POD_THROTTLED,
     SeriesKey,
 )
-from koordebpf.state.series.node import node_series
-from koordebpf.state.series.settings import SeriesSettings
-from koordebpf.state.series.store import SeriesStore
+from koordebpf.state.series.store import SeriesSettings, SeriesStore, node_series
 from koordebpf.units import MIB, NS_PER_S, PAGE_BYTES
 from tests.bench.figure import at_most, figure
 from tests.bench.report import Report

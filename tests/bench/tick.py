@@ -12,7 +12,7 @@ from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.sinks import open_sinks
 from koordebpf.agent.tick import Agent
-from koordebpf.collect.cluster_view import Known, frame_of, in_force
+from koordebpf.collect.cluster_view import ClusterView, frame_of, in_force
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import open_scope
@@ -75,7 +75,7 @@ def _measure(report: Report, node: FullNode, manifest: Path, n: int) -> None:
         method = "Agent.tick in this process, dry run, 110 pods / 330 containers, above the threshold"
         report.add(figure("one tick under pressure", "ms", _times(agent.tick, n), method, reach_p99=5))
 
-        known = Known()
+        known = ClusterView()
         known.learn(source.state())
         measured = collector.everything({}, (), None)
 

@@ -13,7 +13,7 @@ from koordebpf.collect.scope import open_scope
 from koordebpf.jobs.usage_series.collector import UsageCollector
 from koordebpf.jobs.usage_series.cpu import FileCpu, ScannedCpu
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import at_most, figure
 from tests.bench.nodes import FullNode, full_node

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.clients.cnr_taints import MANAGER, OWNED, CnrTaints
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource, Wanted
-from koordebpf.slo.katalyst.qos import TAINT_PREFIX
+from koordebpf.slo.katalyst import TAINT_PREFIX
 from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.pods.requests import RECLAIMED_CPU, RECLAIMED_MEMORY
 from koordebpf.strategies.katalyst.decide import KatalystDecision
@@ -305,7 +305,7 @@ def test_the_agent_reads_it_with_the_rights_of_the_component(
     cluster.api.patch(one, {"status": STATUS}, "status")
     pace = Pace(first_s=0.05, cap_s=0.2, slow_s=0.2)
     source = ApiSource(open_cluster(agent_kubeconfig), one["metadata"]["name"], pace, Wanted(with_cnr=True))
-    known = Known()
+    known = ClusterView()
 
     def read() -> Cnr | None:
         known.learn(source.state())

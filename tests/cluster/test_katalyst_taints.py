@@ -11,7 +11,7 @@ import pytest
 
 from koordebpf.errors import KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.slo.katalyst.qos import TAINT_PREFIX
+from koordebpf.slo.katalyst import TAINT_PREFIX
 from koordebpf.strategies.katalyst.taints import OWNED, KatalystTaints, Taint, Tainter
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane

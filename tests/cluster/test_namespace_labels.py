@@ -9,7 +9,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from koordebpf.collect.cluster_view import Known, frame_of
+from koordebpf.collect.cluster_view import ClusterView, frame_of
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kube.cache.reflector import Pace
 from koordebpf.kube.http.transport import open_cluster
@@ -19,8 +19,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
-from koordebpf.state.pods.exemptions import ExemptionSettings, asked_labels
-from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
+from koordebpf.state.pods.namespaces import ExemptionSettings, LabelExpression, NamespaceSelector, asked_labels
 from koordebpf.units import GIB, MIB
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.objects import AGENT, BASE, nodeslo, pod
@@ -85,7 +84,7 @@ def allowed(cluster: ControlPlane, namespace: str) -> Iterator[Path]:
 def plan_of(source: ApiSource) -> Plan:
     """Decide on what the source knows, and 900 MiB of use by the pods; the way is that of a written frame."""
     state = source.state()
-    known = Known(labels_max_age_ns=1 << 60)
+    known = ClusterView(labels_max_age_ns=1 << 60)
     known.look_at_namespaces(state, 1)
     memory = MemoryParts(512 * MIB, 0, 512 * MIB, 0, 0, 0)
     pods = tuple(PodMeasure(each.uid, at + 1, memory) for at, each in enumerate(state.pods))

@@ -12,7 +12,7 @@ from koordebpf.errors import KubeDenied
 from koordebpf.kube.cache.cnr import CNR_PATH
 from koordebpf.kube.clients.cnr_taints import OWNED, CnrTaints
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.slo.katalyst.qos import TAINT_PREFIX
+from koordebpf.slo.katalyst import TAINT_PREFIX
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.cnr import cnr, defined
 from tests.cluster.control_plane import ControlPlane

@@ -13,7 +13,7 @@ from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.clients.taints import NodeMarks
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.slo.katalyst.qos import TAINT_PREFIX
+from koordebpf.slo.katalyst import TAINT_PREFIX
 from koordebpf.strategies.katalyst.taints import OWNED, KatalystTaints
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.control_plane import ControlPlane

@@ -8,8 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any, Self
 
-from koordebpf.kube.nri.messages import NRI_MESSAGES, TTRPC_MESSAGES
-from koordebpf.kube.nri.values import Answer, NriContainer, NriPod
+from koordebpf.kube.nri.values import NRI_MESSAGES, TTRPC_MESSAGES, Answer, NriContainer, NriPod
 from tests.contract.protobuf_classes import message_classes
 from tests.support.patience import patience
 

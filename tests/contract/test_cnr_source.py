@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.state.cnr import Cnr
 from koordebpf.state.pods.requests import RECLAIMED_CPU
@@ -21,7 +21,7 @@ def cnr(version: int, cpu: object, **more: Any) -> dict[str, Any]:
     }
 
 
-def given(source: ApiSource, known: Known) -> Cnr | None:
+def given(source: ApiSource, known: ClusterView) -> Cnr | None:
     known.learn(source.state())
     return known.cnr
 
@@ -36,7 +36,7 @@ def test_this_nodes_is_watched_and_a_change_of_what_is_judged_is_news(open_sourc
 
     cluster.cnrs.items = [cnr(10, "8k")]
     cluster.cnrs.watches.append(watch)
-    source, known = open_source(with_cnr=True), Known()
+    source, known = open_source(with_cnr=True), ClusterView()
     until(lambda: source.state().synced_at_ns and source.state().cnr and source.state().nodeslo, "a picture")
     assert cluster.cnrs.seen_lists[0].query["fieldSelector"] == "metadata.name=n1"
     assert given(source, known) == Cnr({RECLAIMED_CPU: 8000})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.controller.desired import MANAGED_BY, OURS, desired_nodeslo
+from koordebpf.controller.reconcile import MANAGED_BY, OURS, desired_nodeslo
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO
 from koordebpf.slo.manager.effective import render_spec
 from tests.contract.apiserver import Reply, Request, Server, gives, status, until

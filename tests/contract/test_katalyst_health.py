@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from koordebpf.agent.sinks import open_sinks
-from koordebpf.policy.requests import RequestNews
+from koordebpf.policy.strategy import RequestNews
 from koordebpf.report.http.local_socket import LocalSocket, asked
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics

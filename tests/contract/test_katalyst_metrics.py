@@ -13,9 +13,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from koordebpf.policy.requests import SoftNotice
+from koordebpf.policy.strategy import SoftNotice
 from koordebpf.report.prom.metrics import AgentMetrics
-from koordebpf.slo.katalyst.access import Validation
+from koordebpf.slo.katalyst_access import Validation
 from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.outcome import Result
 from koordebpf.state.pods.requests import RECLAIMED_CPU

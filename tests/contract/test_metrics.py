@@ -30,7 +30,7 @@ from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
-from koordebpf.policy.evict.candidates.eligibility import Eligibility
+from koordebpf.policy.evict.eligibility import Eligibility
 from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.strategy import Empty
 from koordebpf.report.eviction_hooks import EvictionHookSink

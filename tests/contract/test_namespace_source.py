@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.kube.sources.namespaces import MAX_NAMESPACES
 from koordebpf.units import NS_PER_S
@@ -78,7 +78,7 @@ def test_without_them_all_else_continues_and_every_exemption_counts(
     assert (source.state().namespaces, source.state().is_denied) == (None, False)
     if answer == 403:
         assert any("needs RBAC verb list" in each for each in source.state().problems)
-    known, max_age_ns = Known(labels_max_age_ns=90 * NS_PER_S), 90 * NS_PER_S
+    known, max_age_ns = ClusterView(labels_max_age_ns=90 * NS_PER_S), 90 * NS_PER_S
     known.look_at_namespaces(source.state(), 0)
     assert known.look_at_namespaces(source.state(), max_age_ns + 1)
     assert "every exemption counts" in known.problems[-1]

@@ -15,19 +15,19 @@ import pytest
 from prometheus_client.registry import CollectorRegistry
 
 from koordebpf.agent.jobs import open_jobs
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.jobs.node_metric import sending as sending_module
 from koordebpf.jobs.node_metric.run import open_job
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.printable import json_bytes
-from koordebpf.report.beside import Beside, WithJobs
 from koordebpf.report.http.routes import Health
+from koordebpf.report.job_pages import JobPages, WithJobs
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.prediction import Amounts, LatestPrediction, ProdPrediction
 from koordebpf.state.series import kinds
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.contract.apiserver import Server, until
 from tests.contract.node_metric_server import NodeMetrics
@@ -38,11 +38,11 @@ class Node_:
     """What a job is opened with, for a node with one pod that is measured each second."""
 
     def __init__(self, kubeconfig: Path | None, *, acts: bool = True, **config: Any) -> None:
-        known = Known()
+        known = ClusterView()
         pod = Pod(ObjectMeta("a", "be", "uid-a"), PodSpec(), PodStatus(phase="Running", qosClass="BestEffort"))
         node = Node(ObjectMeta("n1"), NodeStatus(capacity={"cpu": "8", "memory": "32Gi"}))
         known.learn(ClusterState(version=1, synced_at_ns=1, pods=(pod,), node=node))
-        self.beside, self.series, self.prediction = Beside(), node_series(), LatestPrediction()
+        self.beside, self.series, self.prediction = JobPages(), node_series(), LatestPrediction()
         measuring: Any = SimpleNamespace(
             known=known, series=self.series, prediction=self.prediction, beside=self.beside
         )

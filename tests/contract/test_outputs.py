@@ -29,9 +29,9 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.store.audit import open_audit
 from koordebpf.store.frames import open_frames
-from koordebpf.store.outputs.output_file import READER_S, OutputFile
-from koordebpf.store.outputs.rotated_file import RotatedFile, check_file
+from koordebpf.store.output_file import READER_S, OutputFile
 from koordebpf.store.recorder.settings import RecorderSettings
+from koordebpf.store.rotated_file import RotatedFile, check_file
 from koordebpf.store.sink import AgentStopped
 from tests.support.values.rounds import round_at, round_ended
 from tests.unit.cli.test_reference import commands

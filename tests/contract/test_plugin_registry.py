@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.slo.katalyst.access import AccessSettings, Validation
+from koordebpf.slo.katalyst_access import AccessSettings, Validation
 from koordebpf.strategies.katalyst.registry import Change, PluginAccess, PluginRegistry
 from tests.contract.apiserver import until
 from tests.contract.eviction_plugin import Plugin

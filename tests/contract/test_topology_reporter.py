@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.collect.cluster_view import Known as Cluster
+from koordebpf.collect.cluster_view import ClusterView as Cluster
 from koordebpf.collect.cpu.collector import CpuManagerReader
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.jobs.node_topology.merge import difference
 from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter
-from koordebpf.jobs.node_topology.report import Known, topology_report
+from koordebpf.jobs.node_topology.report import TopologyInput, topology_report
 from koordebpf.jobs.node_topology.run import NodeInfoReader, NodeSources, TopologyJob
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeResourceTopology, Pod
@@ -28,7 +28,7 @@ from koordebpf.kube.http.transport import open_cluster
 from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
 from koordebpf.slo.pods.resource_status import SHARED_POOLS_ANNOTATION
 from koordebpf.state.pods.facts import PodFacts, pod_facts
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from tests.contract.apiserver import Reply, Request, Server, gives, hold_open, let_it_spin, status, until
 from tests.contract.objectstore import Store
 
@@ -102,7 +102,7 @@ def test_it_is_made_where_there_is_none_and_written_again_when_it_is_to_say_some
     until(lambda: kept(store), "the object")
     info = NodeInfoReader().read()
     assert info is not None
-    assert difference(kept(store), topology_report(Known(info, NODE))) is None
+    assert difference(kept(store), topology_report(TopologyInput(info, NODE))) is None
     before = reads(server)
     for _ in range(3):
         one.note(Noted(NODE, (pod("a"),)))

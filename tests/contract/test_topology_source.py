@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kube.sources.api import ApiSource
 from koordebpf.slo.pods.cpu_placement import MANAGER_POLICY_ANNOTATION, POD_ALLOCATIONS_ANNOTATION, node_cpus
 from tests.contract.apiserver import Cluster, Exchange, gives, status, until
@@ -33,7 +33,7 @@ def topology(version: int, policy: str, cpus: str = "") -> dict[str, Any]:
 
 def placed(source: ApiSource) -> tuple[bool, dict[str, tuple[int, ...]]]:
     """Return whether kubelet places containers itself, and which CPUs it bound, as the agent knows it."""
-    known = Known()
+    known = ClusterView()
     known.learn(source.state())
     said = node_cpus(None, known.topology.metadata.annotations if known.topology else None)
     return said.is_static, said.pinned

@@ -10,7 +10,7 @@ from koordebpf.agent import jobs
 from koordebpf.cli import main
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.state.series.node import NODE, NodeSeries
+from koordebpf.state.series.store import NODE, NodeSeries
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 SAMPLES = 10

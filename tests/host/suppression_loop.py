@@ -14,7 +14,7 @@ from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.measured import Measured, NodeMeasure
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.cpu_suppress.plan import SuppressPlan, plan_suppress
 from koordebpf.strategies.cpu_suppress.values import SuppressSettings, SuppressState

@@ -20,7 +20,7 @@ from koordebpf.jobs.hardware.loop import ContainerCgroup
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.host.gpu import Gpu, GpuProcess, Nvml
 from koordebpf.state.series.kinds import KINDS
-from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.state.series.store import NodeSeries, node_series
 from koordebpf.units import GIB, NS_PER_S
 from tests.contract.apiserver import until
 from tests.support.loads.workloads import BUILD

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from koordebpf.decision.decide_tick import tick_view
+from koordebpf.decision.decide_tick import TickFrame, tick_view
 from koordebpf.decision.strategies import STRATEGIES
-from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.store.frames import read_ticks
 from koordebpf.strategies.katalyst.inner import INNER

@@ -16,8 +16,8 @@ from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy, find_controllers
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.measured import Measured, NodeMeasure
-from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
 from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, MemoryQosSettings
 from tests.bench.figure import percentile

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.jobs.node_topology.report import Known, topology_report
+from koordebpf.jobs.node_topology.report import TopologyInput, topology_report
 from koordebpf.jobs.node_topology.run import NodeInfoReader
 from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.units import PAGE_BYTES
@@ -39,7 +39,7 @@ def test_it_is_what_lscpu_says() -> None:
 def test_zones_are_the_machines_numa_nodes_with_all_of_their_cpus_and_memory() -> None:
     info = NodeInfoReader().read()
     assert info is not None
-    report = topology_report(Known(info, Node(ObjectMeta(name="n1"))))
+    report = topology_report(TopologyInput(info, Node(ObjectMeta(name="n1"))))
     there = sorted(path.name for path in Path("/sys/devices/system/node").glob("node[0-9]*")) or ["node0"]
     assert [zone.name.replace("-", "") for zone in report.zones] == there
     assert sum(len(info.of_node(int(name[4:]))) for name in there) == len(info.processors)

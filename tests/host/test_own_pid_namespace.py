@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.host.pid_namespace import is_initial
+from koordebpf.kernel.host.machine import is_initial
 from tests.host.live_agent import LiveAgent
 from tests.support.nodes import MIB, NodeCgroup
 from tests.support.patience import patience

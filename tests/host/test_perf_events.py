@@ -17,7 +17,7 @@ from koordebpf.jobs.hardware.cpi import CpiCollector
 from koordebpf.jobs.hardware.loop import ContainerCgroup
 from koordebpf.kernel.cgroup.perf_events import CYCLES, INSTRUCTIONS, CgroupCounters, Event, find_perf_event_mount
 from koordebpf.state.series.kinds import CONTAINER_CPI
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.contract.apiserver import until
 from tests.support.patience import patience

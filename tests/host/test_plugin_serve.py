@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.slo.katalyst.access import AccessSettings
+from koordebpf.slo.katalyst_access import AccessSettings
 from koordebpf.strategies.katalyst.registry import PluginAccess
 from koordebpf.strategies.katalyst.values import Condition, TopAsk, TopPods
 from tests.contract.apiserver import until

@@ -31,8 +31,8 @@ from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.resctrl.decide import Members
 from koordebpf.strategies.resctrl.groups import ResctrlGroups, recorded_groups
-from koordebpf.strategies.resctrl.measure import ResctrlCollector, read_monitoring
 from koordebpf.strategies.resctrl.monitor import ResctrlMonitor
+from koordebpf.strategies.resctrl.run import ResctrlCollector, read_monitoring
 from koordebpf.strategies.resctrl.values import GROUPS, BandwidthInfo, CacheInfo, MonitoredDomain, PodTasks
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
@@ -240,7 +240,7 @@ class Node:
     """A node of 256 MiB with its watch and history."""
 
     def __init__(self, node: NodeCgroup, manifest: Path, stack: ExitStack) -> None:
-        self.known = Known()
+        self.known = ClusterView()
         scope = open_scope(find_memory_hierarchy(), node.path)
         self.watch = stack.enter_context(NodeWatch(scope, FileSource([manifest]), 1 << 62))
         assert self.watch.source is not None

@@ -19,7 +19,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuUsage
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.strategies.cpu_suppress.values import SuppressSettings
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koordebpf.slo.katalyst.qos import TAINT_PREFIX
+from koordebpf.slo.katalyst import TAINT_PREFIX
 from koordebpf.strategies.katalyst.settings import KatalystSettings
 from koordebpf.units import NS_PER_S
 from tests.cluster.api import Object

@@ -12,7 +12,7 @@ from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.decide import decide
 from koordebpf.policy.plan import Balance
 from koordebpf.slo.pods.eviction import allows_eviction
-from koordebpf.slo.strategies.threshold_rules import allocatable_priority
+from koordebpf.slo.strategies.resource_threshold import allocatable_priority
 from koordebpf.state.amount import CPU, MEMORY
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import FINISHED_PHASES, NodeView

@@ -23,7 +23,7 @@ from koordebpf.policy.guards import Budget, GuardLimits, screen
 from koordebpf.policy.ladder.climb import LadderState, next_rung
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import Candidate, Holding, Plan
-from koordebpf.slo.strategies.threshold_rules import allocatable_priority
+from koordebpf.slo.strategies.resource_threshold import allocatable_priority
 from koordebpf.state.amount import MEMORY, USED, dimension
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import LedgerRow, LedgerView, NodeForecast, Party, TimeTo

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.errors import ConfigError
 from koordebpf.policy.decide import decide
-from koordebpf.slo.manager.keys import THRESHOLD_KEY
+from koordebpf.slo.manager.shapes import THRESHOLD_KEY
 from koordebpf.slo.nodeslo import parse_nodeslo
 from koordebpf.slo.spec import strategy_of_configmap
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
+from koordebpf.state.pods.hook_pods import HooksMeasured, PodDirectory
 from tests.support.values.builders import frame, pod
 
 JSON = st.recursive(

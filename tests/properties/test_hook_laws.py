@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
 from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.slo.spec import NodeSLOSpec
-from koordebpf.state.pods.directories import PodDirectory
-from koordebpf.state.pods.hook_pods import HookPod, annotated_pod
+from koordebpf.state.pods.hook_pods import HookPod, PodDirectory, annotated_pod
 from koordebpf.strategies.hooks.adjust import UNLIMITED, HookRules, Setting, container_adjustment, pod_adjustment
 from koordebpf.strategies.hooks.decide import pod_writes
 from koordebpf.strategies.hooks.values import HOOKS

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from koordebpf.policy.decide import decide
-from koordebpf.slo.katalyst.qos import QOS_LEVEL
+from koordebpf.slo.katalyst import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import Frame, PendingRelease, RefusedEviction
 from koordebpf.strategies.katalyst.inner import InnerSettings

@@ -13,7 +13,7 @@ from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.decide import decide
 from koordebpf.policy.plan import Plan
 from koordebpf.slo.pods.eviction import allows_eviction
-from koordebpf.slo.strategies.threshold_rules import allocatable_priority
+from koordebpf.slo.strategies.resource_threshold import allocatable_priority
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.view import FINISHED_PHASES, Frame, NodeView
 from koordebpf.units import MIB

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.reconcile.values import DesiredState, wanted_values
-from koordebpf.state.pods.directories import PodDirectory
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.strategies.memory_qos.decide import WantedOfNode
 from koordebpf.strategies.memory_qos.values import MemoryPod, MemoryQosMeasured, MemoryQosRules, MemoryQosView
 from koordebpf.units import PAGE_BYTES

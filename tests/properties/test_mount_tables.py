@@ -13,7 +13,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_controllers, find_memory_hier
 from koordebpf.kernel.host.block_devices import whole_disks
 from koordebpf.kernel.host.disk_use import overlays
 from koordebpf.kernel.proc.mounts import filesystem_of, read_mounts
-from koordebpf.strategies.resctrl.measure import ResctrlCollector
+from koordebpf.strategies.resctrl.run import ResctrlCollector
 from tests.support.values.sub_paths import SUB_PATHS
 
 READ = (b"cgroup", b"cgroup2", b"overlay", b"resctrl")

@@ -9,17 +9,18 @@ from msgspec.structs import replace
 from koordebpf.kube.cache.objects import Namespace, ObjectMeta
 from koordebpf.policy.decide import decide
 from koordebpf.policy.detect import be_memory_evict
-from koordebpf.policy.evict.candidates.by_feature import candidates_of
-from koordebpf.policy.evict.grace import capped_grace_s
+from koordebpf.policy.evict.by_feature import candidates_of
 from koordebpf.policy.evict.round import Round
-from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.evict.settings import EvictSettings, capped_grace_s
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.pods.exemptions import ExemptionSettings, is_honoured, judged
 from koordebpf.state.pods.namespaces import (
+    ExemptionSettings,
     LabelExpression,
     Namespaces,
     NamespaceSelector,
     check_namespaces,
+    is_honoured,
+    judged,
 )
 from koordebpf.state.view import Frame, NodeView
 from tests.scenarios.test_eviction_eligibility import APP, pdb

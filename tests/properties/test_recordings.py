@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import decided_again
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame, decided_again
 from koordebpf.errors import DecodeError
 from koordebpf.quantity import MOST_AMOUNT
 from koordebpf.state.build import view_of_frame

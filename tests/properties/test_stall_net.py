@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from koordebpf.policy.detect.stall_evict import stall_evict
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.measured import StallParts
-from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.measured import StallParts, StallSample
 from koordebpf.state.stalls.windows import StalledPod, extended, full_stall_bounds, stall_sample
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, ls_pod, supposed

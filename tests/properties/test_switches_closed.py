@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordebpf.collect.cluster_view import SpecInForce
-from koordebpf.controller.desired import desired_nodeslo
+from koordebpf.controller.reconcile import desired_nodeslo
 from koordebpf.controller.settings import Settings, settings_of
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import ClusterState, Node, ObjectMeta
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta
 from koordebpf.slo.manager.effective import EffectiveKey, render_spec
-from koordebpf.slo.manager.keys import THRESHOLD_KEY
 from koordebpf.slo.manager.node_colocation import effective_colocation, node_colocation
 from koordebpf.slo.manager.render import SPEC_FIELDS
+from koordebpf.slo.manager.shapes import THRESHOLD_KEY
 from koordebpf.slo.spec import spec_of_configmap
 from koordebpf.state.build import strategy_of_frame
 from tests.support.values.builders import frame

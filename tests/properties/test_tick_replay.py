@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision, decide_tick, decided_again, encode_decision, tick_view
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import (
+    TickDecision,
+    TickFrame,
+    TickSettings,
+    decide_tick,
+    decided_again,
+    encode_decision,
+    tick_view,
+)
 from koordebpf.policy.evict.pending import EvictedPods
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards import EmergencySettings, GuardLimits

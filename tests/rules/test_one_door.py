@@ -22,19 +22,18 @@ _KERNEL = {
 }
 _OWN = {
     "act/task_record.py",
-    "strategies/katalyst/notices.py",  # notices, in directories of pods
+    "strategies/katalyst/sink.py",  # notices, in directories of pods
     "act/writer/journal.py",
     "kernel/io/regular_file.py",  # for those that are named here
-    "kernel/io/kept_file.py",
     "store/budget.py",
     "store/cgroup_root.py",
     "jobs/prediction/keeper.py",
-    "store/outputs/output_file.py",  # what a person names by an option
+    "store/output_file.py",  # what a person names by an option
     "store/pod_list.py",
     "store/recorder/ring.py",
     "store/recorder/shard_file.py",
     "jobs/usage_series/snapshot.py",
-    "store/shadow/kept_week.py",
+    "store/shadow.py",
     "store/node_lock.py",
     "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it
     "strategies/cpu_suppress/run.py",

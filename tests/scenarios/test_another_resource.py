@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from koordebpf.policy.decide import decide
 from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict
 from koordebpf.policy.evict.all_features import FEATURES
-from koordebpf.policy.evict.candidates.by_feature import candidates_of
+from koordebpf.policy.evict.by_feature import candidates_of
 from koordebpf.policy.evict.features import Feature, Ranking
 from koordebpf.policy.evict.ranking import as_candidates, be_order
 from koordebpf.policy.evict.resources import Relief

@@ -16,7 +16,7 @@ from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
+from koordebpf.state.pods.hook_pods import HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame
 from koordebpf.strategies.hooks.decide import HOOKS_PART
 from tests.support.values.cpu_burst import ONE, POD, BurstNode, container, pod

@@ -7,22 +7,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.evict.fallback import LastResort
+from koordebpf.act.evict.actuator import LastResort
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Namespace, ObjectMeta
 from koordebpf.policy.detect import stall_evict
-from koordebpf.policy.evict.candidates.exemptions import exempt_bytes
+from koordebpf.policy.evict.exemptions import exempt_bytes
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.measured import StallParts
+from koordebpf.state.measured import StallParts, StallSample
 from koordebpf.state.outcome import Result
-from koordebpf.state.pods.exemptions import ExemptionSettings, judged, judged_pods
 from koordebpf.state.pods.facts import facts_of_pods
-from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
+from koordebpf.state.pods.namespaces import ExemptionSettings, LabelExpression, NamespaceSelector, judged, judged_pods
 from koordebpf.state.stalls.ledger import is_latency_sensitive
-from koordebpf.state.stalls.sample import StallSample
 from koordebpf.state.view import Frame
 from koordebpf.strategies.cpu_suppress.plan import caused_ratio
 from koordebpf.units import MIB, NS_PER_S

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from koordebpf.decision.decide_tick import decided_again
+from koordebpf.decision.decide_tick import TickFrame, TickSettings, decided_again
 from koordebpf.decision.frames import decode_json
 from koordebpf.decision.strategies import StrategySettings
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.store.frames import encode_decision
 from koordebpf.strategies.katalyst.decide import GATE, KATALYST_EVICTION

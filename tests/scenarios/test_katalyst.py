@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision, decided_again, encode_decision
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, TickSettings, decided_again, encode_decision
 from koordebpf.decision.frames import decode_json
 from koordebpf.decision.strategies import StrategySettings
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE
+from koordebpf.slo.katalyst import QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.view import PastEviction, PendingRelease

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.configuration.checked import agent_config
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.plan import Plan
@@ -53,7 +53,7 @@ def test_kubelet_knows_it() -> None:
 
 
 def test_an_agent_says_it_when_it_begins_and_when_it_ends() -> None:
-    known, plugged = Known(), node(total_gib=32, used_gib=13)
+    known, plugged = ClusterView(), node(total_gib=32, used_gib=13)
     known.learn(ClusterState(version=1, synced_at_ns=1, node=plugged.node))
     as_before = node(total_gib=16, used_gib=13).measured.node
     assert not known.look_at_capacity(as_before)

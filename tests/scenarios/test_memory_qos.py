@@ -15,7 +15,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import MeasuredParts
-from koordebpf.state.pods.directories import PodDirectory
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.state.view import Frame
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
 from koordebpf.strategies.memory_qos.values import MemoryQosMeasured, MemoryQosSettings, Protection

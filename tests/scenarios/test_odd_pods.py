@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kube.cache.objects import ClusterState, Container, ResourceRequirements
 from koordebpf.policy.decide import decide
 from tests.support.values.builders import PodAndMeasure, feature_of, frame, ls_pod, names, plan_of, pod, why_not
@@ -40,7 +40,7 @@ def test_an_odd_request_spoils_its_pod_and_not_the_frame(request_text: str) -> N
     recorded = frame([odd, asking(ls_pod("web"), request_text), pod("hog", anon=300)], used=900)
     assert names(feature_of(recorded)) == ["hog"]
     # AND the agent names the pods
-    known = Known()
+    known = ClusterView()
     known.learn(ClusterState(version=1, synced_at_ns=1, pods=recorded.pods))
     assert [each.name for each in known.facts] == ["odd", "web", "hog"]
     counts = "; the pod counts as one that requests nothing"

@@ -16,7 +16,7 @@ from koordebpf.kube.cache.objects import Node, NodeResourceTopology, ObjectMeta,
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.measured import MeasuredParts
-from koordebpf.state.pods.directories import ApplicationDirectory, HooksMeasured, PodDirectory
+from koordebpf.state.pods.hook_pods import ApplicationDirectory, HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame
 from koordebpf.strategies.hooks.decide import HOOKS_PART
 from tests.support.values.cpu_nodes import cpu_frame

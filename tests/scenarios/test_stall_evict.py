@@ -16,8 +16,7 @@ from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.pages.explain import explained
 from koordebpf.report.pages.plan import plan_page
-from koordebpf.state.measured import LedgerRow, LedgerView, Party, StallParts
-from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.measured import LedgerRow, LedgerView, Party, StallParts, StallSample
 from koordebpf.state.stalls.windows import StalledPod, stall_sample
 from koordebpf.state.view import Frame
 from koordebpf.store.audit_record import AuditRecord, OpenPlan

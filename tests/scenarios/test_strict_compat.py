@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.configuration.checked import agent_config
 from koordebpf.configuration.settings import defaults_for
 from koordebpf.decision.strategies import OWN_GATES
@@ -170,7 +170,7 @@ def test_the_gates_have_koordlets_defaults() -> None:
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_a_deleted_nodeslo_stays_in_force(is_strict: bool) -> None:
     written = msgspec.Raw(b'{"spec": {"resourceUsedThresholdWithBE": {"enable": true, "memoryEvictLowerPercent": 5}}}')
-    known = Known(strict=is_strict)
+    known = ClusterView(strict=is_strict)
     known.learn(ClusterState(version=1, synced_at_ns=1))
     assert known.strategy is None
     known.learn(ClusterState(version=2, synced_at_ns=2, nodeslo=written))

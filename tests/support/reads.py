@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.decision.decide_tick import tick_view
+from koordebpf.decision.decide_tick import TickFrame, tick_view
 from koordebpf.decision.strategies import PARTS, STRATEGIES, settings_of
-from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.requests import PodTerms

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
@@ -39,7 +39,7 @@ class Node:
             (root / "sys/class/block" / name).mkdir(parents=True)
             (root / "sys/class/block" / name / "dev").write_text(f"{number}\n")
         (root / "mountinfo").write_text(MOUNTS)
-        self.index, self.known = CgroupIndex(), Known()
+        self.index, self.known = CgroupIndex(), ClusterView()
         self.mount = ControllerMount(version, root / "cgroup")  # type: ignore[arg-type]
         self.collector = BlockIOCollector(
             self.index, self.known, self.mount, "/k", root / "sys", [root / "mountinfo"]

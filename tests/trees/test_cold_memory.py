@@ -13,7 +13,7 @@ from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.jobs.hardware.cold_memory import ColdMemoryCollector, Scanned
 from koordebpf.kernel.cgroup.idle_pages import FILE, cold_bytes, require_kidled
 from koordebpf.state.series.kinds import KINDS
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.units import NS_PER_S
 from tests.contract.apiserver import until
 

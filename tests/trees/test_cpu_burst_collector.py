@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kube.cache.objects import ClusterState, ContainerStatus, ObjectMeta, Pod, PodStatus
 from koordebpf.strategies.cpu_burst.measure import BurstCollector
@@ -28,7 +28,7 @@ class Node:
             (root / path / "cpu.max").write_text("50000 100000\n")
             (root / path / "cpu.max.burst").write_text("0\n")
         self.used(0, 0, 0)
-        index, known = CgroupIndex(), Known()
+        index, known = CgroupIndex(), ClusterView()
         status = PodStatus("Running", qosClass="Burstable", containerStatuses=[ContainerStatus("web", f"cri://{ID}")])
         pods = (Pod(ObjectMeta("web", "team", "web"), status=status),)
         index.replace_all([(1, 0, ""), (2, 1, "kubepods"), (3, 2, POD), (4, 3, CONTAINER)])

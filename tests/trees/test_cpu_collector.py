@@ -24,7 +24,7 @@ from koordebpf.state.cpu.measured import (
     OtherPodsCpu,
     PodCpu,
 )
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.strategies.cpu_suppress.wake import who_may_wake
 from koordebpf.units import NS_PER_S
 from tests.support.values.machines import machine, write_sysfs

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.policy.decide import decide
-from koordebpf.policy.evict.candidates.eligibility import Eligibility, eligibility
+from koordebpf.policy.evict.eligibility import Eligibility, eligibility
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.report.http.routes import Health, ReportServer
 from koordebpf.report.prom.metrics import AgentMetrics

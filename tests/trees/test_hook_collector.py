@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.pod_directories import HookCollector
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kube.cache.objects import ClusterState, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus
-from koordebpf.state.pods.directories import ApplicationDirectory, HooksMeasured
+from koordebpf.state.pods.hook_pods import ApplicationDirectory, HooksMeasured
 from koordebpf.units import NS_PER_S
 from tests.support.values.machines import machine, write_sysfs
 
@@ -30,7 +30,7 @@ class Node:
         write_sysfs(root / "sys", machine(cores=8))
         self.cpu = ControllerMount(version, root / "cgroup")  # type: ignore[arg-type]
         self.index = CgroupIndex()
-        self.known = Known()
+        self.known = ClusterView()
         self.pods: list[Pod] = []
         self.cgroups: list[tuple[int, int, str]] = [(1, 0, "")]
         self.slo: dict[str, object] = {}

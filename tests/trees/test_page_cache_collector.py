@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
 from koordebpf.strategies.page_cache.run import PageCacheCollector
@@ -47,7 +47,7 @@ class Node:
         self.root, self.version = root / "cgroup", version
         self.vmstat = root / "vmstat"
         self.refaulted(vmstat)
-        self.index, self.known = CgroupIndex(), Known()
+        self.index, self.known = CgroupIndex(), ClusterView()
         self.pods: list[Pod] = []
         self.cgroups = [(1, 0, ""), (2, 1, "kubepods")]
         for uid, labels, kube_qos in (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.pod_directories import PodDirectoryCache, pod_directories
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
-from koordebpf.state.pods.directories import PodDirectory
+from koordebpf.state.pods.hook_pods import PodDirectory
 
 A, B = "a" * 64, "b" * 64
 
@@ -61,7 +61,7 @@ def test_a_pod_without_a_directory_and_a_directory_without_a_pod_are_left_out():
 
 
 def test_they_are_made_again_only_where_the_index_or_the_cluster_has_changed():
-    index, known = index_of("kubepods", "kubepods/podg", g="Guaranteed"), Known()
+    index, known = index_of("kubepods", "kubepods/podg", g="Guaranteed"), ClusterView()
     cache = PodDirectoryCache(index, known)
     first = cache.read()
     assert cache.read() is first

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.files import LruStat, PodFiles, anon_bytes, file_bytes, file_pages
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
@@ -56,7 +56,7 @@ def test_an_odd_memory_stat_has_the_rows_that_can_be_read(tree):
 class Node:
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.index, self.known = CgroupIndex(), Known()
+        self.index, self.known = CgroupIndex(), ClusterView()
         self.pods = [(uid, phase) for uid, phase in (("a", "Running"), ("b", "Running"), ("c", "Succeeded"))]
         self.index.replace_all([
             (1, 0, ""), (2, 1, "kubepods"), *((3 + at, 2, f"kubepods/pod{uid}") for at, uid in enumerate("abc")),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.block_devices import zram_use
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
@@ -37,7 +37,7 @@ class Node:
 
     def __init__(self, root: Path, version: int = 2, label: str = "", *, soft_limits: bool = False) -> None:
         self.root = root
-        self.index, self.known = CgroupIndex(), Known()
+        self.index, self.known = CgroupIndex(), ClusterView()
         self.pods: list[Pod] = []
         self.cgroups = [(1, 0, ""), (2, 1, "kubepods")]
         for uid, labels, kube_qos in (

@@ -9,7 +9,7 @@ from koordebpf.collect.cluster_view import frame_of
 from koordebpf.collect.cpu.collector import CpuManagerReader
 from koordebpf.kube.cache.objects import ClusterState, Namespace, ObjectMeta
 from koordebpf.state.measured import Measured, NodeMeasure
-from koordebpf.strategies.resctrl.measure import ResctrlCollector
+from koordebpf.strategies.resctrl.run import ResctrlCollector
 from koordebpf.strategies.resctrl.values import CLASSES, PodTasks
 from tests.unit.attribution.test_index import pod, walked
 

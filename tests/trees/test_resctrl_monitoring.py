@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.strategies.resctrl.measure import read_monitoring
+from koordebpf.strategies.resctrl.run import read_monitoring
 from koordebpf.strategies.resctrl.values import CLASSES, MonitoredDomain
 
 GROUP, OTHER = list(CLASSES)[:2]

@@ -15,7 +15,7 @@ import pytest
 from koordebpf.errors import SupportError
 from koordebpf.events.layout import STALL_CAUSES
 from koordebpf.report.record_line import KINDS, TraceFilter, kind_of
-from koordebpf.tools.trace.follow import Asked, follow, wall_clock_offset_ns, wall_time
+from koordebpf.tools.trace.follow import TraceOptions, follow, wall_clock_offset_ns, wall_time
 from koordebpf.tools.trace.output import Counters
 from koordebpf.tools.trace.summary import Summary
 from koordebpf.units import NS_PER_S
@@ -49,7 +49,7 @@ class Rig(StalledNode):
         self.sent.append(None if cgroup_ids is None else set(cgroup_ids))
 
     def trace(self, wanted: TraceFilter | None = None, **asked: Any) -> list[Any]:
-        return list(follow(self.watch, Asked(wanted or TraceFilter(), **{"seconds": 0.0, **asked})))
+        return list(follow(self.watch, TraceOptions(wanted or TraceFilter(), **{"seconds": 0.0, **asked})))
 
     def seen(self, wanted: TraceFilter | None = None, **asked: Any) -> list[tuple[str, int]]:
         return [
@@ -146,7 +146,7 @@ def test_of_kinds_only_the_wanted_are_sent_and_those_that_the_index_lives_on(rig
 def test_a_summary_has_what_each_pod_was_stalled_since_the_last_one(rig: Rig) -> None:
     rig.signals.rows[rig.id("web", "a")] = stall(7, **{STALL_CAUSES[0]: 5})
     rig.signals.rows[rig.id("batch", "c")] = stall(7, **{STALL_CAUSES[0]: 3})
-    follows = follow(rig.watch, Asked(TraceFilter(), records=False, summary=True, every_s=0.1, seconds=0.35))
+    follows = follow(rig.watch, TraceOptions(TraceFilter(), records=False, summary=True, every_s=0.1, seconds=0.35))
     first = next(follows)
     assert isinstance(first, Summary)
     assert first.seconds >= 0.1

@@ -27,18 +27,18 @@ from koordebpf.kernel.proc import tasks
 from koordebpf.kube.http import deadlines as deadlines_module
 from koordebpf.kube.http.deadlines import OpenConnections
 from koordebpf.kube.plugins.pods import PodMessages
-from koordebpf.policy.requests import SoftNotice
+from koordebpf.policy.strategy import SoftNotice
 from koordebpf.store import node_lock as lock_module
 from koordebpf.store import pod_list as list_module
+from koordebpf.store import rotated_file
 from koordebpf.store.line_sink import LineSink
 from koordebpf.store.node_lock import NodeLock, StandBy
-from koordebpf.store.outputs import rotated_file
 from koordebpf.store.pod_list import KeptList
-from koordebpf.store.shadow.kept_week import WeekKeeper
+from koordebpf.store.shadow import WeekKeeper
 from koordebpf.strategies.katalyst import registry as registry_module
-from koordebpf.strategies.katalyst.notices import PodNotifier
 from koordebpf.strategies.katalyst.outside import PluginCaller
 from koordebpf.strategies.katalyst.registry import PluginRegistry
+from koordebpf.strategies.katalyst.sink import PodNotifier
 from tests.contract.apiserver import until
 from tests.support.patience import patience
 from tests.unit.agent.test_sole_agent import machine

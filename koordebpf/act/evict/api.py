@@ -15,7 +15,7 @@ import msgspec
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.kube.http.backoff import jittered
+from koordebpf.kube.http.refusal import jittered
 from koordebpf.policy.plan import Victim
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.units import NS_PER_S

@@ -17,7 +17,7 @@ from koordebpf.decision.dead_man import (
     dead_man_choice,
     pods_valid_until_ns,
 )
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.errors import SupportError
 from koordebpf.report.prom.dead_man import DeadManMetrics
 from koordebpf.report.prom.metrics import AgentMetrics

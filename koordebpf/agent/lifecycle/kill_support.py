@@ -14,7 +14,7 @@ from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.kernel.cgroup.lifted import CpuPlace
 from koordebpf.kernel.cgroup.pod_directory import bears
-from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
+from koordebpf.kernel.host.machine import is_initial, is_of_a_pod
 from koordebpf.kube.clients.cri import RunningContainer
 from koordebpf.policy.ladder_settings import Rung
 

@@ -11,10 +11,10 @@ from koordebpf.decision.strategies import may_choose_any, reads_cnr
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kube.sources.base import MergedSource, Source
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.policy.evict.candidates.exemptions import ALWAYS_PROTECTED_NAMESPACES
+from koordebpf.policy.evict.exemptions import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.runner.context import open_own_kubelet
 from koordebpf.slo.pods.eviction import may_be_evicted
-from koordebpf.state.pods.exemptions import asked_labels, may_replace_label
+from koordebpf.state.pods.namespaces import asked_labels, may_replace_label
 
 if TYPE_CHECKING:
     from koordebpf.kube.cache.objects import Pod

@@ -20,7 +20,7 @@ class _Commands(LazyGroup):
         "record": "Fetch what a node's agent recorded.",
         "report": "Fetch it, and make one page of it for a browser.",
     }
-    package = "koordebpf.cli.kubectl"
+    module = "koordebpf.cli.kubectl.commands"
 
 
 @click.group(

@@ -35,7 +35,7 @@ from koordebpf.state.cpu.measured import (
 )
 from koordebpf.state.cpu.rates import CpuRates, append_cpu, cpu_window
 from koordebpf.state.cpu.view import be_limit_millicpu, be_sets
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.cpu.collector import BurstLook, CpuCollector
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.slo.strategies.threshold_rules import cpu_window_s
+from koordebpf.slo.strategies.resource_threshold import cpu_window_s
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.cpu.view import be_request_millicpu
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 
@@ -51,7 +51,9 @@ class CpuSampler:
             log.warning("the CPUs were not looked at: %s", error)
             return None
 
-    def measure(self, now_ns: int, known: Known, view: NodeView | None, *, each_pod: bool = True) -> CpuMeasured | None:
+    def measure(
+        self, now_ns: int, known: ClusterView, view: NodeView | None, *, each_pod: bool = True
+    ) -> CpuMeasured | None:
         """Return the node's CPUs; None where the node has no CPU cgroup, as one of memory alone, or not yet.
 
         Args:

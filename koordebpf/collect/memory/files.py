@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.events.layout import decode_memcgs
@@ -90,7 +90,7 @@ def file_pages(rows: dict[bytes, int], name: bytes) -> int | None:
 class PodFiles(Closing):
     """Finds running pods and keeps their files open, until `keep_only` leaves a pod out."""
 
-    def __init__(self, index: CgroupIndex, known: Known, hierarchy: MemoryHierarchy) -> None:
+    def __init__(self, index: CgroupIndex, known: ClusterView, hierarchy: MemoryHierarchy) -> None:
         self._index = index
         self._known = known
         self._hierarchy = hierarchy

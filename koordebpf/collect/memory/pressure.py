@@ -13,7 +13,7 @@ from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile, Pressu
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.slo.pods.qos import koord_qos_or_default
 from koordebpf.state.measured import PsiLine, StallShares
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 from koordebpf.units import NS_PER_S
 
 _LATENCY_SENSITIVE = ("LSE", "LSR", "LS")

@@ -15,8 +15,8 @@ from koordebpf.kube.clients.nodeslos import ControllerState
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.report.prom.controller import BatchMetrics
 from koordebpf.slo.manager.effective import EffectiveKey
-from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.node_colocation import effective_colocation
+from koordebpf.slo.manager.shapes import COLOCATION_KEY
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")

@@ -14,12 +14,12 @@ import msgspec
 from koordebpf.controller.batch.calculations import Calculations, Computed, amounts_of
 from koordebpf.controller.batch.facts import TopologyRecord
 from koordebpf.controller.batch.written import origin_annotation, wanted_amounts, written_amounts
-from koordebpf.controller.desired import is_ours, owned_by
+from koordebpf.controller.reconcile import is_ours, owned_by
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.cache.node_metric import AggregatePolicy, CollectPolicy, NodeMetricSpec
 from koordebpf.kube.colocation.nodes import ColocationNode
 from koordebpf.kube.colocation.writes import WrittenMetric
-from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.http.refusal import Backoff
 from koordebpf.policy.batch.zones import sync_reason
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.units import NS_PER_S

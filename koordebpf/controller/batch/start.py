@@ -20,7 +20,7 @@ from koordebpf.kube.colocation.nodes import decode_colocation_node
 from koordebpf.kube.colocation.source import ColocationSource
 from koordebpf.kube.colocation.writes import ColocationWriter
 from koordebpf.kube.http.transport import Transport, open_cluster
-from koordebpf.slo.manager.keys import COLOCATION_KEY
+from koordebpf.slo.manager.shapes import COLOCATION_KEY
 from koordebpf.units import NS_PER_S
 
 MANAGER_NAMESPACE: Final = "koordinator-system"

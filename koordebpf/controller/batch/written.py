@@ -22,9 +22,9 @@ from koordebpf.policy.batch.formulas import NodeResult
 from koordebpf.policy.batch.zones import Amounts, sync_reason
 from koordebpf.quantity import parse_quantity
 from koordebpf.report.pages.batch import ExplainedNode
-from koordebpf.slo.manager.keys import COLOCATION_KEY
+from koordebpf.slo.convert import decode_object
 from koordebpf.slo.manager.node_colocation import effective_colocation, node_colocation
-from koordebpf.slo.overlay import decode_object
+from koordebpf.slo.manager.shapes import COLOCATION_KEY
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
 from koordebpf.units import NS_PER_S
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.state.stalls.ledger import is_latency_sensitive
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import NS_PER_S, NS_PER_US

@@ -7,13 +7,12 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickDecision, TickFrame
 from koordebpf.decision.what_if.observed import Lifetimes, Observed, Observer
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.week import NEAR_S, Lead, NodeCounts, ShadowCounts, ShadowDay
 from koordebpf.decision.what_if.world import Eviction, World
-from koordebpf.slo.strategies.threshold_rules import memory_evict_problem, threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import memory_evict_problem, threshold_bytes
 from koordebpf.state.build import strategy_of_frame
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import tick_view
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame, tick_view
 from koordebpf.decision.what_if.observed import Lifetimes, Observed, Observer
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.world import HELD_NS, RELEASE_NS, Eviction, Step, World
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import threshold_bytes
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods
 
 _MAX_LISTED = 1_000  # evictions with their names; more are only counted

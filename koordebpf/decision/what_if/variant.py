@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.build import strategy_of_frame
 from koordebpf.state.what_if import with_fields

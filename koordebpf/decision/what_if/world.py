@@ -15,14 +15,13 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, decide_tick, tick_view
 from koordebpf.decision.what_if.observed import Lifetimes, Observed
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.evict.pending import EvictedPods
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, after, settled
 from koordebpf.policy.plan import Candidate
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import threshold_bytes
 from koordebpf.state.amount import CPU, MEMORY, USED
 from koordebpf.state.build import with_memory
 from koordebpf.state.decision_memory import DecisionMemory

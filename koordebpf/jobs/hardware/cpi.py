@@ -23,7 +23,7 @@ from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kernel.proc.cpu_topology import CpuTopologyFiles
 from koordebpf.runner.context import NodeContext
 from koordebpf.state.series.kinds import CONTAINER_CPI
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.state.series.kinds import SeriesKey
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 
 log = logging.getLogger(__name__)
 _MOST_SAMPLES = 16384  # Why: of two looks at a node of 1,000 containers

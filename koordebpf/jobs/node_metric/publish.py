@@ -15,7 +15,7 @@ from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, Kube
 from koordebpf.jobs.node_metric.sending import Held, Report, Send, Sending
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.colocation.node_metrics import OwnNodeMetric
-from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.http.refusal import Backoff
 from koordebpf.units import NS_PER_S
 
 _log = logging.getLogger(__name__)

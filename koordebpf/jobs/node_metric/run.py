@@ -23,18 +23,18 @@ from koordebpf.jobs.node_metric.render import CollectPolicy, Rendering, Reported
 from koordebpf.jobs.node_metric.sending import Held, OtherWriter, Report, Sending, limits
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricReflector, NodeMetricStatus
-from koordebpf.kube.http.backoff import jittered
+from koordebpf.kube.http.refusal import jittered
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.collect.cluster_view import Known
-    from koordebpf.report.beside import Beside, Families
+    from koordebpf.collect.cluster_view import ClusterView
+    from koordebpf.report.job_pages import Families, JobPages
     from koordebpf.runner.context import NodeContext
     from koordebpf.state.prediction import ProdPrediction
-    from koordebpf.state.series.node import NodeSeries
+    from koordebpf.state.series.store import NodeSeries
 
 _CLOSE_S: Final = 0.9  # threads end within a second
 _PREDICTED_NS: Final = 300 * NS_PER_S  # Why: a prediction is made each minute; one that is older says nothing of now
@@ -189,7 +189,7 @@ class NodeMetricShown:
         self._clock = clock
         self._opened_ns = clock.now_ns()
 
-    def show(self, beside: Beside, koordlet_node: str | None) -> None:
+    def show(self, beside: JobPages, koordlet_node: str | None) -> None:
         """Put it where it is asked for; with the node's name, koordlet's metrics too."""
         beside.pages[PAGE] = lambda _: self.page()
         beside.checks[PAGE] = self.check
@@ -265,7 +265,7 @@ class NodeMetricJob:
 
     def __init__(
         self,
-        known: Known,
+        known: ClusterView,
         settings: NodeMetricSettings,
         reporter: NodeMetricReporter | None = None,
         predict: Predict | None = None,
@@ -360,7 +360,7 @@ class NodeMetricJob:
         return min(self.policy.interval_ns, self._settings.quiet_ns)
 
 
-def _capacity(known: Known) -> tuple[int, int]:
+def _capacity(known: ClusterView) -> tuple[int, int]:
     written = (known.node.status.capacity if known.node else None) or {}
     try:
         return quantity_millicpu(written.get("cpu", 0)), quantity_bytes(written.get("memory", 0))

@@ -18,12 +18,12 @@ import msgspec
 
 from koordebpf.errors import ConfigError, KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.jobs.node_topology.merge import Object, difference, differs_in_annotations, merged, new_topology
-from koordebpf.jobs.node_topology.report import Known, NodeInfo, Report, topology_report
+from koordebpf.jobs.node_topology.report import NodeInfo, Report, TopologyInput, topology_report
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology
 from koordebpf.kube.clients.kubelet import KubeletConfig
 from koordebpf.kube.colocation.node_topologies import written_at
-from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.http.refusal import Backoff
 from koordebpf.state.cpu.measured import CpuManager
 from koordebpf.state.guard_facts import koordlet_pod
 from koordebpf.state.pods.facts import PodFacts
@@ -225,7 +225,7 @@ class TopologyReporter:
         info = self._sources.info() if noted is not None else None
         if noted is None or info is None:
             return
-        report = self._report(Known(info, noted.node, noted.pods, self._sources.config(), noted.manager))
+        report = self._report(TopologyInput(info, noted.node, noted.pods, self._sources.config(), noted.manager))
         if report is None:
             return
         if self._topologies is None:
@@ -235,7 +235,7 @@ class TopologyReporter:
         elif self._is_to_be_read(report, noted.topology):
             self._send(self._topologies, report, noted.node)
 
-    def _report(self, known: Known) -> Report | None:
+    def _report(self, known: TopologyInput) -> Report | None:
         try:
             report = topology_report(known)
         except ConfigError as error:

@@ -191,7 +191,7 @@ def _free_groups(every: tuple[Processor, ...], taken: list[Processor], place: Pl
     return sorted(groups.values(), key=lambda group: (free_on[group[0].socket], group[0].socket, place(group[0])))
 
 
-class Known(msgspec.Struct, frozen=True):
+class TopologyInput(msgspec.Struct, frozen=True):
     """What is known of a node. `config`, `manager`: of kubelet, None where it cannot be asked."""
 
     info: NodeInfo
@@ -215,7 +215,7 @@ class Report(msgspec.Struct, frozen=True):
     pools: SharePools = SharePools()
 
 
-def topology_report(known: Known) -> Report:
+def topology_report(known: TopologyInput) -> Report:
     """Return what the object is to say; what is written on it now has no part in it.
 
     Raises:  ConfigError: a quantity of the Node's status is none.
@@ -267,7 +267,7 @@ def _is_bound(pod: PodFacts) -> bool:
 
 
 # By UID, what kubelet's static policy gave to pods that the scheduler did not bind.
-def _by_kubelet(known: Known) -> list[tuple[str, tuple[int, ...]]]:
+def _by_kubelet(known: TopologyInput) -> list[tuple[str, tuple[int, ...]]]:
     if known.manager is None or (known.config is not None and known.config.cpuManagerPolicy not in ("static", "")):
         return []
     ours = {pod.uid for pod in known.pods if pod.koord_qos in _KEPT_BY_KOORDINATOR or pod.cpus.cpus}
@@ -275,7 +275,9 @@ def _by_kubelet(known: Known) -> list[tuple[str, tuple[int, ...]]]:
 
 
 # Nothing where kubelet cannot be asked in any way: another that could may have written them.
-def _of_kubelet(known: Known, given: Iterable[tuple[str, Collection[int]]], problems: list[str]) -> dict[str, str]:
+def _of_kubelet(
+    known: TopologyInput, given: Iterable[tuple[str, Collection[int]]], problems: list[str]
+) -> dict[str, str]:
     if known.config is None and known.manager is None:
         return {}
     return {
@@ -293,7 +295,7 @@ def _allocations(pods: Iterable[PodFacts], given: Iterable[tuple[str, Collection
 
 
 # Kubelet's own reservation stays in the pools: burstable pods need some CPUs.
-def _manager_policy(known: Known, problems: list[str]) -> dict[str, Any]:
+def _manager_policy(known: TopologyInput, problems: list[str]) -> dict[str, Any]:
     config = known.config
     if config is None:
         return {"policy": known.manager.policy} if known.manager is not None else {}

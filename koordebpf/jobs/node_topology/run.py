@@ -36,12 +36,12 @@ from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from koordebpf.collect.cluster_view import Known
+    from koordebpf.collect.cluster_view import ClusterView
     from koordebpf.kube.http.transport import Transport
-    from koordebpf.report.beside import Beside, Families
+    from koordebpf.report.job_pages import Families, JobPages
     from koordebpf.runner.context import NodeContext
     from koordebpf.state.cpu.measured import CpuManager
-    from koordebpf.state.series.node import NodeSeries
+    from koordebpf.state.series.store import NodeSeries
 
 log = logging.getLogger(__name__)
 _UNITS: Final = {BATCH_CPU: "integer", BATCH_MEMORY: "byte", MID_CPU: "integer", MID_MEMORY: "byte"}
@@ -147,13 +147,13 @@ class TopologyPage(msgspec.Struct, frozen=True):
 class TopologyShown:
     """Looks at a reporter from any thread. `is_sent` False: a dry run."""
 
-    def __init__(self, reporter: TopologyReporter, known: Known, clock: Clock, *, is_sent: bool) -> None:
+    def __init__(self, reporter: TopologyReporter, known: ClusterView, clock: Clock, *, is_sent: bool) -> None:
         self._reporter = reporter
         self._known = known
         self._clock = clock
         self._is_sent = is_sent
 
-    def show(self, beside: Beside, koordlet_node: str | None) -> None:
+    def show(self, beside: JobPages, koordlet_node: str | None) -> None:
         """Put it where it is asked for; with the node's name, koordlet's metrics too."""
         beside.pages[PAGE] = lambda _: self.page()
         beside.checks[PAGE] = self.check
@@ -196,7 +196,7 @@ class TopologyJob:
     period_ns = 3 * NS_PER_S  # Why: koordlet's interval
 
     def __init__(
-        self, known: Known, reporter: TopologyReporter, manager: CpuManagerReader, kubelet: KubeletCpus
+        self, known: ClusterView, reporter: TopologyReporter, manager: CpuManagerReader, kubelet: KubeletCpus
     ) -> None:
         self._known = known
         self._reporter = reporter

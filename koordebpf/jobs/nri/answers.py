@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import HOOK_GATES, settings_of
 from koordebpf.kernel.cgroup.files import format_cpu_list
@@ -29,9 +29,8 @@ from koordebpf.kube.nri.values import BUCKETS_MS, Answer, NriContainer, NriCount
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.log.sink import ProblemLog
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
-from koordebpf.state.pods.directories import HooksMeasured
-from koordebpf.state.pods.hook_pods import HookContainer, HookPod, annotated_pod
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.pods.hook_pods import HookContainer, HookPod, HooksMeasured, annotated_pod
+from koordebpf.state.series.store import NodeSeries
 from koordebpf.strategies.hooks.adjust import container_adjustment
 from koordebpf.strategies.hooks.batch_resource import without_lifts
 from koordebpf.strategies.hooks.decide import RUNTIME_HOOKS, hook_rules
@@ -210,7 +209,7 @@ class AnswersJob:
 class Rules:
     """The rules in force, worked out where something of them has changed."""
 
-    def __init__(self, config: AgentConfig, known: Known, topology: CpuTopologyFiles) -> None:
+    def __init__(self, config: AgentConfig, known: ClusterView, topology: CpuTopologyFiles) -> None:
         self._config = config
         self._known = known
         self._topology = topology

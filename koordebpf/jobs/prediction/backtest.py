@@ -13,7 +13,7 @@ from koordebpf.jobs.prediction.predict import node_samples, node_usage, peak_of,
 from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.state.prediction import Amounts
 from koordebpf.state.series.kinds import NODE_CPU, NODE_MEMORY, POD_CPU, POD_MEMORY
-from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.state.series.store import NodeSeries, node_series
 
 GOAL: Final = 0.05  # share of intervals in which a peak may be exceeded
 

@@ -18,7 +18,7 @@ from koordebpf.state.pods.facts import PodFacts, seconds_of
 from koordebpf.state.pods.requests import NATIVE_CPU, NATIVE_MEMORY, cpu_requests, memory_requests
 from koordebpf.state.prediction import Amounts, HalfLives, ProdPrediction
 from koordebpf.state.series.kinds import NODE_CPU, NODE_MEMORY, POD_CPU, POD_MEMORY, SeriesKey
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 from koordebpf.state.view import FINISHED_PHASES
 
 _MOST = Amounts(2**62, 2**62)  # Why: the API server's quantities end at 2^63; a pod of a file may say anything

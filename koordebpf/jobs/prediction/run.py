@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from koordebpf.clock import Clock, Due, SystemClock
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.scope import folder_of
 from koordebpf.jobs.prediction.checkpoint import ModelCheckpoint, encode_checkpoint
 from koordebpf.jobs.prediction.keeper import CheckpointKeeper
@@ -34,7 +34,7 @@ from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.runner.context import NodeContext
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.prediction import Amounts, LatestPrediction
-from koordebpf.state.series.node import NodeSeries
+from koordebpf.state.series.store import NodeSeries
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger("koordebpf")
@@ -54,7 +54,7 @@ class PeakPrediction:
 
     def __init__(
         self,
-        known: Known,
+        known: ClusterView,
         latest: LatestPrediction,
         settings: PredictionSettings,
         keeper: CheckpointKeeper,

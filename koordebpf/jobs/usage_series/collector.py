@@ -30,7 +30,7 @@ from koordebpf.state.series.kinds import (
     NODE_NUMA_CPU,
     NODE_NUMA_MEMORY,
 )
-from koordebpf.state.series.node import EVERY_NS, NodeSeries
+from koordebpf.state.series.store import EVERY_NS, NodeSeries
 from koordebpf.state.stalls.sums import ScanSums, cgroup_used_bytes
 from koordebpf.units import NS_PER_S
 

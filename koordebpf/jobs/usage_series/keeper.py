@@ -13,9 +13,7 @@ from koordebpf.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
     from koordebpf.runner.context import NodeContext
-    from koordebpf.state.series.node import NodeSeries
-    from koordebpf.state.series.settings import SeriesSettings
-    from koordebpf.state.series.store import SeriesCounts
+    from koordebpf.state.series.store import NodeSeries, SeriesCounts, SeriesSettings
 
 log = logging.getLogger("koordebpf")
 SNAPSHOT_NAME = "series.snapshot"

@@ -15,7 +15,7 @@ from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.runner.context import NodeContext
 from koordebpf.state.measured import StallShares
 from koordebpf.state.series.kinds import CONTAINER_PSI, POD_PSI, SeriesKey
-from koordebpf.state.series.node import EVERY_NS, NodeSeries
+from koordebpf.state.series.store import EVERY_NS, NodeSeries
 from koordebpf.units import NS_PER_S
 
 log = logging.getLogger(__name__)

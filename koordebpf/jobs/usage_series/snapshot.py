@@ -24,8 +24,7 @@ from koordebpf.errors import ConfigError, DecodeError
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import open_part, open_regular
 from koordebpf.state.series.kinds import SavedRounds, SavedSeries
-from koordebpf.state.series.settings import SeriesSettings
-from koordebpf.state.series.store import SeriesStore
+from koordebpf.state.series.store import SeriesSettings, SeriesStore
 from koordebpf.units import NS_PER_S, format_bytes
 
 log = logging.getLogger("koordebpf")

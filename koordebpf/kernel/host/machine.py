@@ -1,10 +1,14 @@
-"""What kind of host this is, as far as it decides what to change on it: read once, never changed here."""
+"""What kind of host this is, as far as it decides what to change on it: read once, never changed here.
+
+Also which processes this one can see (its pid namespace and those below), and whether a network interface has a link.
+"""
 
 from __future__ import annotations
 
 import gzip
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,9 +16,17 @@ from typing import Literal
 
 import msgspec
 
+from koordebpf.errors import CgroupGone, KernelFileError
 from koordebpf.kernel.bpf.lockdown import lockdown
+from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.kernel.proc.mounts import read_mounts
 
+_PROC_PID_INIT_INO = 0xEFFFFFFC  # include/linux/proc_ns.h
+_PROC = Path("/proc")
+NET = Path("/sys/class/net")
+# Of a name: 15 characters, without a slash, colon or space. Source: net/core/dev.c, dev_valid_name.
+_NAME = re.compile(r"[^/:\s]{1,15}")
+_DOWN = frozenset({"down", "lowerlayerdown", "notpresent"})
 # include/uapi/linux/capability.h: those that some part of the agent needs.
 CAPABILITIES = {
     "CAP_IPC_LOCK": 14,
@@ -26,6 +38,51 @@ CAPABILITIES = {
 }
 _BPF_CAPABILITIES_SINCE = (5, 8)
 _BCC = Path("/usr/lib/python3/dist-packages/bcc")  # the distribution's; PyPI's bcc is something else
+
+
+def is_initial(proc: Path = _PROC) -> bool:
+    """Tell whether this is the machine's own pid namespace; also where that cannot be read."""
+    try:
+        return (proc / "self/ns/pid").stat().st_ino == _PROC_PID_INIT_INO
+    except OSError:
+        return True
+
+
+def is_of_a_pod(proc: Path = _PROC) -> bool:
+    """Tell whether the namespace's first process is a container of Kubernetes, which sees no other pod's processes.
+
+    A nested node, as kind's, has a namespace of its own too, and its pods' are below that one.
+    """
+    try:
+        return "kubepods" in (proc / "1/cgroup").read_text()
+    except OSError:
+        return True
+
+
+def has_link(name: str, net: Path = NET) -> bool | None:
+    """Tell whether an interface of this network namespace has a link; None: that is not known here.
+
+    It is not where there is no such interface, nor of one that stands for another, such as a veth or a VLAN: in a
+    network namespace of its own a pod has an eth0, too, and that is not the node's.
+
+    Source:  Documentation/ABI/testing/sysfs-class-net: operstate, carrier, ifindex, iflink.
+    Cost:    60 µs.
+    """
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        return None
+    folder = net / name
+    index, peer, state = (_read(folder / file) for file in ("ifindex", "iflink", "operstate"))
+    if index is None or index != peer or state is None:
+        return None
+    # `unknown` is what a driver without operational states says; the carrier of one that is switched off is EINVAL.
+    return state not in _DOWN and _read(folder / "carrier") != "0"
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return read_kernel_file(path).text.strip()
+    except (OSError, CgroupGone, KernelFileError, ValueError):  # ValueError: a name that is no path, or no text
+        return None
 
 
 class HostFacts(msgspec.Struct, frozen=True):

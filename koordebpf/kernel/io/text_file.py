@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.errors import CgroupGone, KernelFileError
+from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.io.closing import Closing
 
 _MAX_OPEN = 4096  # Why: 500 pods of 3 containers are 2,000; the agent has raised its limit of fds by then
@@ -29,6 +29,21 @@ class KeptFile(Closing):
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class ProcFile(KeptFile):
+    """A file of procfs; `feature` is what is missing without it."""
+
+    def __init__(self, path: Path, feature: str) -> None:
+        """Open the file.
+
+        Raises:  SupportError: there is none.
+        """
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise SupportError(feature, f"{path}: {error.strerror}", "Mount procfs at /proc") from None
 
 
 class KeptFiles(Closing):

@@ -11,8 +11,7 @@ import msgspec
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.io.text_file import KeptFiles
-from koordebpf.kernel.proc.proc_file import ProcFile
+from koordebpf.kernel.io.text_file import KeptFiles, ProcFile
 from koordebpf.units import NS_PER_S
 
 STAT = Path("/proc/stat")

@@ -11,8 +11,8 @@ import msgspec
 
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.text_file import ProcFile
 from koordebpf.kernel.proc.cpu_topology import SYSFS
-from koordebpf.kernel.proc.proc_file import ProcFile
 from koordebpf.units import KIB
 
 _FILE_BYTES = 1 << 14

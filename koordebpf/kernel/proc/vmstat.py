@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.kernel.proc.proc_file import ProcFile
+from koordebpf.kernel.io.text_file import ProcFile
 
 VMSTAT = Path("/proc/vmstat")
 _FILE_BYTES = 1 << 15  # 5 KiB on 6.18

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.proc.proc_file import ProcFile
+from koordebpf.kernel.io.text_file import ProcFile
 
 _FILE_BYTES = 1 << 20  # 10 KiB a node on 6.18, more with many CPUs: each has a pageset
 _ZONE = re.compile(rb"^Node ([0-9]+), zone +(\w+)\n(.*?)(?=^Node |\Z)", re.MULTILINE | re.DOTALL)

@@ -23,8 +23,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -33,12 +33,12 @@ from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.cache.list_stream import Limits, Listing, Page, pages
 from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, is_older, version_of
-from koordebpf.kube.http.backoff import Backoff
 from koordebpf.kube.http.deadlines import OpenExchange
-from koordebpf.kube.http.refusal import refusal
+from koordebpf.kube.http.refusal import Backoff, refusal
 from koordebpf.kube.http.transport import MAX_LINE_BYTES, Transport
 from koordebpf.units import NS_PER_MS
 
+_CLOSE_S: Final = 0.9  # threads end within a second
 _MIN_LISTS: Final = 3  # until they are the truth
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -47,6 +47,16 @@ _CHECK_EVERY: Final = 4  # silent watches: the server's version is asked for, on
 _LIFE_NS = (
     100 * NS_PER_MS
 )  # Why: an age that guards judge by the second; of a burst of heartbeats one is as good as all
+
+
+def close_reflectors(reflectors: Sequence[Reflector[Any]], transport: Transport) -> None:
+    """Cut the connections of `transport` and end the threads."""
+    for reflector in reflectors:
+        reflector.stop()
+    transport.close()
+    deadline = time.monotonic() + _CLOSE_S
+    for reflector in reflectors:
+        reflector.join(max(0.0, deadline - time.monotonic()))
 
 
 class OlderLists:

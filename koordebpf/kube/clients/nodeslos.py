@@ -11,9 +11,8 @@ from urllib.parse import quote
 import msgspec
 
 from koordebpf.kube.body import decoded, encoded
-from koordebpf.kube.cache.closing import close_reflectors
 from koordebpf.kube.cache.objects import ConfigMap
-from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
+from koordebpf.kube.cache.reflector import Pace, Reflector, Resource, close_reflectors
 from koordebpf.kube.clients.events import Regarding, core_event
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE

@@ -8,9 +8,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from koordebpf.kube.cache.closing import close_reflectors
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
-from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
+from koordebpf.kube.cache.reflector import Pace, Reflector, Resource, close_reflectors
 from koordebpf.kube.cache.store import Identity, Read, Table
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.kube.http.transport import Transport

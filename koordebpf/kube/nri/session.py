@@ -15,9 +15,13 @@ from typing import Any, NamedTuple
 from koordebpf.errors import DecodeError, KubeError
 from koordebpf.kube.clients.grpc import CODES
 from koordebpf.kube.clients.protobuf import decode, encode
-from koordebpf.kube.nri.messages import EVENTS, NRI_MESSAGES, PLUGIN_SERVICE, RUNTIME_SERVICE, TTRPC_MESSAGES
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import (
+    EVENTS,
+    NRI_MESSAGES,
+    PLUGIN_SERVICE,
+    RUNTIME_SERVICE,
+    TTRPC_MESSAGES,
     Answering,
     NriContainer,
     NriCounts,

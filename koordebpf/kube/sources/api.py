@@ -13,9 +13,8 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.bounded_pods import BoundedPods
-from koordebpf.kube.cache.closing import close_reflectors
 from koordebpf.kube.cache.objects import ClusterState, Namespace, Pod, PodDisruptionBudget
-from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
+from koordebpf.kube.cache.reflector import Pace, Reflector, Resource, close_reflectors
 from koordebpf.kube.cache.store import (
     decode_config_map,
     decode_node,

@@ -21,7 +21,7 @@ from koordebpf.kube.cache.bounded_pods import BoundedPods
 from koordebpf.kube.cache.list_stream import ListStream
 from koordebpf.kube.cache.objects import ClusterState, Pod
 from koordebpf.kube.cache.store import Identity, Read, decode_list, too_large
-from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.http.refusal import Backoff
 from koordebpf.kube.http.transport import Transport
 
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"

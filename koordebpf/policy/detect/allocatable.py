@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from koordebpf.policy.detect.verdict import Need
-from koordebpf.slo.strategies.threshold_rules import first_byte_at
+from koordebpf.slo.strategies.resource_threshold import first_byte_at
 from koordebpf.state.amount import dimension, unit_of
 
 

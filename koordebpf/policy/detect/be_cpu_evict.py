@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict, has_window, skip, skipped_cpu
-from koordebpf.slo.strategies.threshold_rules import (
+from koordebpf.slo.strategies.resource_threshold import (
     BY_ALLOCATABLE,
     DEFAULT_BE_USAGE_THRESHOLD_PERCENT,
     be_cpu_evict_problem,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.policy.detect.allocatable import over_allocatable
 from koordebpf.policy.detect.verdict import Verdict, skip, skipped_cpu
-from koordebpf.slo.strategies.threshold_rules import (
+from koordebpf.slo.strategies.resource_threshold import (
     allocatable_priority,
     cpu_allocatable_percents,
     cpu_allocatable_problem,

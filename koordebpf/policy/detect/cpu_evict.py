@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.policy.detect.verdict import Need, UseEvidence, UseMoment, Verdict, has_window, skip, skipped_cpu
-from koordebpf.slo.strategies.threshold_rules import cpu_evict_lower_percent, cpu_evict_problem, first_byte_at
+from koordebpf.slo.strategies.resource_threshold import cpu_evict_lower_percent, cpu_evict_problem, first_byte_at
 from koordebpf.state.amount import CPU, USED_CPU
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S, format_millicpu

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from koordebpf.policy.detect.allocatable import over_allocatable
 from koordebpf.policy.detect.verdict import Verdict, skip, skipped
-from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_rules import (
+from koordebpf.slo.strategies.resource_threshold import (
+    ResourceThresholdStrategy,
     allocatable_priority,
     memory_allocatable_percents,
     memory_allocatable_problem,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.policy.detect.used_memory import used_memory
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.slo.strategies.threshold_rules import evict_by_priority_problem
+from koordebpf.slo.strategies.resource_threshold import evict_by_priority_problem
 from koordebpf.state.view import NodeView
 
 FEATURE = "MemoryEvict"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from koordebpf.policy.detect.verdict import Need, StallEvidence, Verdict, skip, skipped
 from koordebpf.state.amount import USED
-from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.measured import StallSample
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 

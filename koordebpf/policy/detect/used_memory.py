@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from koordebpf.policy.detect.verdict import Need, UseEvidence, Verdict, skip, skipped
-from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_rules import first_byte_at, memory_evict_lower_percent
+from koordebpf.slo.strategies.resource_threshold import (
+    ResourceThresholdStrategy,
+    first_byte_at,
+    memory_evict_lower_percent,
+)
 from koordebpf.state.amount import MEMORY, USED
 from koordebpf.state.measured import TimeTo
 from koordebpf.state.view import NodeView

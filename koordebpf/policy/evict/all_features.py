@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from koordebpf.policy.detect import be_cpu_evict, cpu_allocatable_evict, cpu_evict
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.policy.evict.candidates.by_feature import (
+from koordebpf.policy.evict.by_feature import (
     candidates_by_priority,
     candidates_of,
     priority_key,
     priority_order,
 )
-from koordebpf.policy.evict.candidates.exemptions import exclusion
+from koordebpf.policy.evict.exemptions import exclusion
 from koordebpf.policy.evict.features import MEMORY_FEATURES, Feature
 from koordebpf.policy.evict.ranking import as_candidates, be_key, by_name, preferred
 from koordebpf.policy.evict.resources import CPU_RELIEF
@@ -20,7 +20,7 @@ from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.policy.strategy import Ranking
-from koordebpf.slo.strategies.threshold_rules import allocatable_priority
+from koordebpf.slo.strategies.resource_threshold import allocatable_priority
 from koordebpf.state.amount import Resource
 from koordebpf.state.view import NodeView, PodView
 

@@ -6,15 +6,15 @@ from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_of
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.policy.evict.candidates.exemptions import not_honoured
-from koordebpf.policy.evict.grace import capped_grace_s
+from koordebpf.policy.evict.exemptions import not_honoured
 from koordebpf.policy.evict.pending import pending_credit, unanswered
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.selection import Selection, select
+from koordebpf.policy.evict.settings import capped_grace_s
 from koordebpf.policy.plan import Balance, Candidate, Excluded, FeaturePlan, Victim
 from koordebpf.policy.strategy import Demand
 from koordebpf.state.amount import USED, Dimension, unit_of
-from koordebpf.state.pods.exemptions import ExemptionSettings, is_honoured
+from koordebpf.state.pods.namespaces import ExemptionSettings, is_honoured
 
 # Koordinator's texts, spelled as in its Events.
 EVICT_REASON = "evicted"

@@ -7,21 +7,21 @@ from collections.abc import Callable, Hashable, Sequence
 from koordebpf.policy.credit import credit_bytes, koordinator_credit_bytes
 from koordebpf.policy.detect import be_memory_evict, memory_allocatable_evict, memory_evict, stall_evict
 from koordebpf.policy.detect.verdict import Verdict
-from koordebpf.policy.evict.candidates.by_feature import (
+from koordebpf.policy.evict.by_feature import (
     candidates_by_priority,
     candidates_of,
     priority_key,
     priority_order,
 )
-from koordebpf.policy.evict.candidates.disruption import ALLOWED
-from koordebpf.policy.evict.candidates.exemptions import exclusion
+from koordebpf.policy.evict.disruption import ALLOWED
+from koordebpf.policy.evict.exemptions import exclusion
 from koordebpf.policy.evict.ranking import as_candidates, be_key, be_order, preferred
 from koordebpf.policy.evict.resources import MEMORY_RELIEF, Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate
 from koordebpf.policy.strategy import Decision, Demand, Empty, Ranking, Strategy
-from koordebpf.slo.strategies.threshold_rules import allocatable_priority
+from koordebpf.slo.strategies.resource_threshold import allocatable_priority
 from koordebpf.state.stalls.ledger import largest_cause_ns
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.units import format_ns

@@ -8,8 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_bytes
-from koordebpf.policy.evict.grace import own_grace_s
-from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.evict.settings import EvictSettings, own_grace_s
 from koordebpf.policy.plan import Plan, Victim
 from koordebpf.state.amount import MEMORY, USED, Dimension
 from koordebpf.state.measured import StrayMeasure

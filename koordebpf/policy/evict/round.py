@@ -9,14 +9,13 @@ from copy import copy
 from functools import cached_property
 from typing import Self
 
-from koordebpf.policy.evict.candidates.disruption import Disruption, Disruptions
-from koordebpf.policy.evict.candidates.exemptions import Reason, protected
-from koordebpf.policy.evict.grace import may_be_hurried
+from koordebpf.policy.evict.disruption import Disruption, Disruptions
+from koordebpf.policy.evict.exemptions import Reason, protected
 from koordebpf.policy.evict.pending import fruitless, leaving_pods, pending_uids
 from koordebpf.policy.evict.resources import Relief
-from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.evict.settings import EvictSettings, may_be_hurried
 from koordebpf.policy.plan import Candidate
-from koordebpf.state.pods.exemptions import is_honoured
+from koordebpf.state.pods.namespaces import is_honoured
 from koordebpf.state.stalls.ledger import caused_stalls
 from koordebpf.state.view import FINISHED_PHASES, LIVE_PHASES, MINUTE_NS, NodeView, PodView
 

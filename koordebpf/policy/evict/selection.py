@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_in, credit_of
-from koordebpf.policy.evict.candidates.disruption import blocked_by
-from koordebpf.policy.evict.candidates.exemptions import Reason, exclusion
+from koordebpf.policy.evict.disruption import blocked_by
+from koordebpf.policy.evict.exemptions import Reason, exclusion
 from koordebpf.policy.evict.round import Allowance, Round
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.state.amount import MEMORY, USED, Dimension

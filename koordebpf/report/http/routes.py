@@ -19,9 +19,9 @@ from koordebpf.kernel.io.degraded import degradations
 from koordebpf.kernel.io.worker import thread_problems
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.printable import json_bytes, printable
-from koordebpf.report.beside import Beside
 from koordebpf.report.http.listener import LIMITS, HttpListener, Limits, Reply, Request, bound_to, probes_beside
 from koordebpf.report.http.local_socket import LocalSocket
+from koordebpf.report.job_pages import JobPages
 from koordebpf.report.prom.page import MetricsPage
 from koordebpf.store.audit_record import AuditRecord
 from koordebpf.store.sink import EligibilityCounted, Event, RoundEnded, TickFailed
@@ -41,7 +41,7 @@ class Health:
         self._reasons: tuple[str, ...] = ("no tick yet",)
         self._lost: tuple[str, ...] = ()
         self.signals: SignalQuality | None = None
-        self.beside = Beside()
+        self.beside = JobPages()
         self._ineligible: str | None = None
 
     def publish(self, event: Event) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.act.writer.change import FileChange
 from koordebpf.decision.strategies import STRATEGIES
-from koordebpf.policy.evict.candidates.eligibility import Eligibility
+from koordebpf.policy.evict.eligibility import Eligibility
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import FeaturePlan
 from koordebpf.report.ended_shortages import EndedShortages, JudgedFeatures

@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import ConfigError, json_error
-from koordebpf.policy.evict.candidates.disruption import ALLOWED
+from koordebpf.policy.evict.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.printable import page
 from koordebpf.report.pages.columns import filled, released_text

@@ -16,7 +16,7 @@ from koordebpf.decision.strategies import STRATEGY_OF
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.detect import be_memory_evict
 from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, UseMoment
-from koordebpf.policy.evict.candidates.disruption import ALLOWED
+from koordebpf.policy.evict.disruption import ALLOWED
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, PodAction, Victim
 from koordebpf.printable import page, printable

@@ -18,7 +18,7 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.collect.node_watch import SignalState
 from koordebpf.kernel.io.worker import thread_errors
 from koordebpf.kernel.signals import SignalQuality
-from koordebpf.policy.evict.candidates.eligibility import Eligibility
+from koordebpf.policy.evict.eligibility import Eligibility
 from koordebpf.policy.foresight import Kind
 from koordebpf.report.events import EventPoster
 from koordebpf.report.prom.bounded import by_label

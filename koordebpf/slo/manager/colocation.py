@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from koordebpf.slo.convert import converted
-from koordebpf.slo.overlay import entries_of
+from koordebpf.slo.convert import converted, entries_of
 
 _MOST = (1 << 63) - 1  # Koordinator's fields are of 64 bits
 NotNegative = Annotated[int, Meta(ge=0, le=_MOST)]

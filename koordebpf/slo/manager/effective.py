@@ -15,7 +15,6 @@ import msgspec
 from koordebpf.errors import ConfigError
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.convert import as_json
-from koordebpf.slo.manager.keys import HOST_APPLICATION_KEY, SYSTEM_KEY
 from koordebpf.slo.manager.render import (
     SPEC_FIELDS,
     STRATEGY_KEYS,
@@ -26,7 +25,7 @@ from koordebpf.slo.manager.render import (
     default_of,
     entries_field,
 )
-from koordebpf.slo.manager.shapes import decode_config
+from koordebpf.slo.manager.shapes import HOST_APPLICATION_KEY, SYSTEM_KEY, decode_config
 from koordebpf.slo.manager.switches import (
     EntrySwitches,
     Path,

@@ -14,13 +14,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.convert import converted, laid_over
+from koordebpf.slo.convert import converted, decode_object, laid_over
 from koordebpf.slo.manager.colocation import ColocationStrategy, NotNegative, Percent, Positive
 from koordebpf.slo.manager.effective import EffectiveKey, effective_key, selected
-from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.render import Decoded, strategy_entries
-from koordebpf.slo.manager.shapes import named
-from koordebpf.slo.overlay import decode_object
+from koordebpf.slo.manager.shapes import COLOCATION_KEY, named
 
 STRATEGY_ANNOTATION: Final = "node.koordinator.sh/colocation-strategy"
 # Label of a Node with a fraction → the field that takes it as a percentage.

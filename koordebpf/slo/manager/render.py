@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.convert import overlaid
-from koordebpf.slo.manager import keys
-from koordebpf.slo.manager.keys import CPU_BURST_KEY, HOST_APPLICATION_KEY, QOS_KEY, SYSTEM_KEY, THRESHOLD_KEY
+from koordebpf.slo.convert import DEFAULT_STRATEGY, entries_of, member, overlaid, overlay
+from koordebpf.slo.manager import shapes
 from koordebpf.slo.manager.rules import broken_network_rules, broken_threshold_rules
-from koordebpf.slo.overlay import DEFAULT_STRATEGY, entries_of, member, overlay
+from koordebpf.slo.manager.shapes import CPU_BURST_KEY, HOST_APPLICATION_KEY, QOS_KEY, SYSTEM_KEY, THRESHOLD_KEY
 from koordebpf.slo.selector import selects
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST
 from koordebpf.slo.strategies.host_applications import host_applications
@@ -80,7 +79,7 @@ def decoded(config: Mapping[str, Any], key: str) -> Decoded:
 
 def entries_field(key: str) -> str:
     """Return the field of a key that has its entries for some nodes."""
-    return "nodeConfigs" if key in (keys.COLOCATION_KEY, HOST_APPLICATION_KEY) else "nodeStrategies"
+    return "nodeConfigs" if key in (shapes.COLOCATION_KEY, HOST_APPLICATION_KEY) else "nodeStrategies"
 
 
 def default_of(key: str) -> Any:
@@ -108,9 +107,9 @@ def broken_rules(written: Mapping[str, Any], key: str, path: str) -> tuple[Confi
     Raises: ConfigError: a value has the wrong type.
     """
     match key:
-        case keys.THRESHOLD_KEY:
+        case shapes.THRESHOLD_KEY:
             broken = broken_threshold_rules(overlay(ResourceThresholdStrategy(), written, path), path)
-        case keys.QOS_KEY:
+        case shapes.QOS_KEY:
             broken = broken_network_rules(overlaid(ResourceQOSStrategy(), written, path), None, path)
         case _:
             return ()

@@ -1,4 +1,4 @@
-"""The shape of each key of `slo-controller-config` and of a NodeSLO's spec; field names match as in Go's encoding/json.
+"""The keys of `slo-controller-config`, and the shape of each and of a NodeSLO's spec; names match as in Go's JSON.
 
 Source: koordinator apis/configuration/slo_controller_config.go, apis/slo/v1alpha1/nodeslo_types.go.
 """
@@ -8,26 +8,25 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import msgspec.inspect as of
 
+from koordebpf.slo.convert import decode_object
 from koordebpf.slo.manager.colocation import ColocationStrategy
-from koordebpf.slo.manager.keys import (
-    COLOCATION_KEY,
-    CPU_BURST_KEY,
-    HOST_APPLICATION_KEY,
-    QOS_KEY,
-    SYSTEM_KEY,
-    THRESHOLD_KEY,
-)
-from koordebpf.slo.overlay import decode_object
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
 from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.slo.strategies.system import SystemStrategy
+
+THRESHOLD_KEY: Final = "resource-threshold-config"
+QOS_KEY: Final = "resource-qos-config"
+CPU_BURST_KEY: Final = "cpu-burst-config"
+SYSTEM_KEY: Final = "system-config"
+HOST_APPLICATION_KEY: Final = "host-application-config"
+COLOCATION_KEY: Final = "colocation-config"
 
 
 class UnknownField(msgspec.Struct, frozen=True):

@@ -14,10 +14,10 @@ import msgspec
 import msgspec.inspect
 
 from koordebpf.errors import ConfigError
+from koordebpf.slo.convert import member
 from koordebpf.slo.manager.colocation import ColocationStrategy
-from koordebpf.slo.manager.keys import COLOCATION_KEY
 from koordebpf.slo.manager.render import STRATEGY_KEYS, Entry, entries_field
-from koordebpf.slo.overlay import member
+from koordebpf.slo.manager.shapes import COLOCATION_KEY
 from koordebpf.slo.selector import selects
 
 Path = tuple[str, ...]

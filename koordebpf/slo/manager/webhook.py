@@ -12,12 +12,19 @@ from typing import Any
 import msgspec
 
 from koordebpf.errors import NOT_GIVEN, ConfigError
+from koordebpf.slo.convert import entries_of, member
 from koordebpf.slo.manager.colocation import check_colocation
-from koordebpf.slo.manager.keys import COLOCATION_KEY, HOST_APPLICATION_KEY, QOS_KEY, SYSTEM_KEY, THRESHOLD_KEY
 from koordebpf.slo.manager.render import SPEC_FIELDS, STRATEGY_KEYS, decoded, entries_field, strategies_of
 from koordebpf.slo.manager.rules import PAIRS, broken_network_rules, broken_threshold_rules
-from koordebpf.slo.manager.shapes import decode_config, unknown_in_config
-from koordebpf.slo.overlay import entries_of, member
+from koordebpf.slo.manager.shapes import (
+    COLOCATION_KEY,
+    HOST_APPLICATION_KEY,
+    QOS_KEY,
+    SYSTEM_KEY,
+    THRESHOLD_KEY,
+    decode_config,
+    unknown_in_config,
+)
 from koordebpf.slo.selector import selects
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.series.kinds import BE_CPU, BE_CPU_LIMIT, BE_CPU_REQUEST, NODE_CPU, SeriesKey
-from koordebpf.state.series.node import EVERY_NS, LONGEST_NS, NODE, NodeSeries
+from koordebpf.state.series.store import EVERY_NS, LONGEST_NS, NODE, NodeSeries
 from koordebpf.units import NS_PER_S
 
 _SAMPLED = ("cpu_sampled", NODE)  # 1 each time that the rest was sampled, as far as it was known

@@ -1,4 +1,4 @@
-"""A pod as runtime hooks see it: who it is, what its annotations ask for, and what its containers ask for."""
+"""A pod as runtime hooks see it: who it is, its directories, what its annotations and its containers ask for."""
 
 from __future__ import annotations
 
@@ -20,12 +20,48 @@ from koordebpf.slo.pods.extended_resources import (
     batch_amounts,
 )
 from koordebpf.slo.pods.qos import koord_qos
+from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
 from koordebpf.state.pods.effective import EffectiveContainers, granted, nothing_granted
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.requests import NATIVE_CPU, cpu_requests, scheduled_request
 
 ContainerKind = Literal["main", "sidecar", "init"]
 _LIVE = frozenset({"Pending", "Running"})
+
+
+class PodDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """The directory of a pod's own level, and those of its containers by their id. Paths are below the mount."""
+
+    uid: str
+    path: str
+    containers: Mapping[str, str] = {}
+
+
+class ApplicationDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """The directory of a host application, and its class."""
+
+    name: str
+    path: str
+    qos: str | None = None
+
+
+class HooksMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What hooks decide from, of one moment; a round without it decides nothing of them.
+
+    `directories`   of the Kubernetes QoS classes, by class; Guaranteed has that of all pods.
+    `applications`  of the host that have a directory.
+    `online`        CPUs that are online.
+    `qos`           resourceQOSStrategy in force; None: there is no NodeSLO.
+    `has_bvt`       this kernel has cpu.bvt_warp_ns; `has_idle`: cpu.idle.
+    """
+
+    pods: tuple[PodDirectory, ...] = ()
+    directories: Mapping[str, str] = {}
+    applications: tuple[ApplicationDirectory, ...] = ()
+    online: tuple[int, ...] = ()
+    qos: ResourceQOSStrategy | None = None
+    has_bvt: bool = False
+    has_idle: bool = False
 
 
 class HookContainer(msgspec.Struct, frozen=True, gc=False):

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isnan
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from koordebpf.errors import DecodeError
 from koordebpf.state.series.aggregate import Aggregated, Aggregation, aggregate, aggregated
@@ -26,8 +27,7 @@ from koordebpf.state.series.block import (
     rounds_of,
 )
 from koordebpf.state.series.kinds import KINDS, SavedRounds, SavedSeries, SeriesKey
-from koordebpf.state.series.settings import SeriesSettings
-from koordebpf.units import NS_PER_S
+from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 
 _TIME_BYTES = array("q").itemsize
 _LAST_ROUND = 0xFFFF_FFFF
@@ -40,6 +40,25 @@ _ROOM_SERIES: Final = 64  # are dropped then, if so many have ended, or an eight
 _ENDED_ROUNDS: Final = 8  # without a sample: a series has probably ended, and makes room where there is none
 _OF_TENANTS: Final = ("pod_", "container_", "host_application_")  # kinds of series that tenants make
 _NONE: Final[Mapping[str, str]] = {}
+NODE = ""  # the entity of the node itself in keys that are not koordlet's; no pod has an empty uid
+EVERY_NS = NS_PER_S  # koordlet's interval of collecting
+LONGEST_NS = 600 * NS_PER_S  # Why: what took longer is no reaction
+
+
+class SeriesSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of the series of usage, and how they outlast a restart.
+
+    `keep_ns`         how old a sample may get. Why 30 minutes: the longest window of a NodeMetric.
+    `budget_bytes`    memory of all series of pods, containers and host applications; beyond it their oldest samples are
+                      dropped. Why 16 MiB: 110 pods with 330 containers need 8 MiB for 30 minutes of CPU, memory and
+                      throttling, 500 pods with 1,000 containers get 15 minutes of them.
+    `snapshot_ns`     between two snapshots in the agent's folder below runDir, from which a restarted agent continues;
+                      one more is written when the agent stops. Why 5 minutes: so much is lost when it is killed.
+    """
+
+    keep_ns: Annotated[int, Meta(ge=NS_PER_S, le=24 * 3600 * NS_PER_S)] = 1800 * NS_PER_S
+    budget_bytes: Annotated[int, Meta(ge=MIB)] = 16 * MIB
+    snapshot_ns: Annotated[int, Meta(ge=NS_PER_S)] = 300 * NS_PER_S
 
 
 class SavedLane:
@@ -384,3 +403,11 @@ class SeriesStore:
             for each in self._series.values()
             if each.lane.is_bounded and each.lane.number - each.end >= _ENDED_ROUNDS
         ]
+
+
+NodeSeries = SeriesStore
+
+
+def node_series(settings: SeriesSettings | None = None) -> NodeSeries:
+    """Return an empty store. A wake-up some milliseconds early must not halve the pace."""
+    return SeriesStore(settings or SeriesSettings(), apart_ns=EVERY_NS - 50 * NS_PER_MS)

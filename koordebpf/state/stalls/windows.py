@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from koordebpf.events.records import CgroupStall, StallSum
-from koordebpf.state.measured import StallParts
-from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.measured import StallParts, StallSample
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 LONGEST_NS = 125 * NS_PER_S  # Why: the longest `eviction.stall.seconds`, and a few samples more

@@ -14,8 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from koordebpf.clock import Clock, SystemClock
-from koordebpf.decision.decide_tick import TickDecision
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickDecision, TickFrame
 from koordebpf.errors import os_reason
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kernel.signals import SignalQuality

@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koordebpf.decision.decide_tick import TickDecision, encode_decision
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, TickSettings, encode_decision
 from koordebpf.decision.frames import annotations_read, upgraded_settings_json
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import DecodeError
 from koordebpf.store.previous import decision_of_today
 from koordebpf.store.recorder.objects import RecordedObjects

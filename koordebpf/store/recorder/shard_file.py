@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.store.outputs.output_file import OutputFile
+from koordebpf.store.output_file import OutputFile
 from koordebpf.store.recorder.rounds import EncodedRound, ShardRounds
 from koordebpf.store.recorder.shard import INDEX_BYTES, index_entry
 from koordebpf.store.recorder.values import RecordedEvent, RecordingHeader

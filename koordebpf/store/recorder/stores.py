@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.degraded import Degraded, reason_of
-from koordebpf.store.outputs.output_file import READER_S, OutputFile
+from koordebpf.store.output_file import READER_S, OutputFile
 from koordebpf.store.recorder.ring import RULES, RingFolder, Run
 from koordebpf.store.recorder.rounds import EncodedRound
 from koordebpf.store.recorder.shard_file import ShardFile, size_on_disk
@@ -194,7 +194,7 @@ class RingStore:
 
 
 class FileStore:
-    """One output that gets every round, until it has so many bytes; `store.outputs.output_file` has its rules.
+    """One output that gets every round, until it has so many bytes; `store.output_file` has its rules.
 
     Killed, it leaves what it has by then. A redacted copy is in its place after `commit`, or not at all.
 

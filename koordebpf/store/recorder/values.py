@@ -15,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.decision.frames import decode_msgpack, schemas_of
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.kube.cache.objects import Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 from koordebpf.quantity import within_int64

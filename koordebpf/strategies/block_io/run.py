@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known, is_same
+from koordebpf.collect.cluster_view import ClusterView, is_same
 from koordebpf.collect.pod_directories import PodDirectoryCache
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
@@ -62,7 +62,7 @@ class BlockIOCollector:
     def __init__(
         self,
         index: CgroupIndex,
-        known: Known,
+        known: ClusterView,
         mount: ControllerMount,
         kubelet_dir: str,
         sysfs: Path = Path("/sys"),

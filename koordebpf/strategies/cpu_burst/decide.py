@@ -315,7 +315,7 @@ class BurstDecision(Decision[BurstState], frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class _OfPod(msgspec.Struct):
+class _PodBurst(msgspec.Struct):
     containers: dict[str, Judged] = {}
     level: Level | None = None
     writes: tuple[CgroupWrite, ...] = ()
@@ -362,7 +362,7 @@ class CpuBurst(Strategy[BurstMeasured, BurstState, BurstSettings]):
 
 
 # One pod's containers, its own level, and its files.
-def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state: BurstState, now: Round) -> _OfPod:
+def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state: BurstState, now: Round) -> _PodBurst:
     if not is_normalized(pod, None):
         now = msgspec.structs.replace(now, ratio=None)
     own, error = pod_cpu_burst(strategy, pod.annotations) if now.settings.pod_annotations else (strategy, None)
@@ -381,7 +381,7 @@ def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state:
         if (burst_us := _burst_us(each, made.burst, own)) is not None:
             bursts[each.path] = burst_us
     level = _pod_level(measured, before, containers.values())
-    return _OfPod(
+    return _PodBurst(
         containers,
         level,
         _writes(measured, level, containers, bursts),
@@ -425,7 +425,7 @@ def _writes(
     return tuple(writes)
 
 
-def _reason(burst: BurstView, percent: int | None, parts: Iterable[_OfPod]) -> str:
+def _reason(burst: BurstView, percent: int | None, parts: Iterable[_PodBurst]) -> str:
     strategy = burst.measured.strategy
     threshold = strategy.sharePoolThresholdPercent if strategy is not None else None
     raised = sum(each.burst.level.is_raised for part in parts for each in part.containers.values())
@@ -433,7 +433,7 @@ def _reason(burst: BurstView, percent: int | None, parts: Iterable[_OfPod]) -> s
     return f"CPU burst: {raised} containers above their limit, use of the share pool {used}, threshold {threshold} %"
 
 
-def _decision(parts: dict[str, _OfPod], now: Round, reason: str) -> BurstDecision:
+def _decision(parts: dict[str, _PodBurst], now: Round, reason: str) -> BurstDecision:
     judged = {path: each for part in parts.values() for path, each in part.containers.items()}
     bursts: dict[str, ContainerBurst] = {path: each.burst for path, each in judged.items()}
     raised = [each for each in judged.values() if each.burst.level.is_raised]

@@ -16,7 +16,7 @@ import msgspec
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known, is_same
+from koordebpf.collect.cluster_view import ClusterView, is_same
 from koordebpf.collect.cpu.collector import CgroupCpuFiles
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
@@ -276,7 +276,7 @@ class BurstCollector(Closing):
     def __init__(
         self,
         index: CgroupIndex,
-        known: Known,
+        known: ClusterView,
         mounts: Mapping[str, ControllerMount],
         node_path: str = "",
         sysfs: Path = SYSFS,

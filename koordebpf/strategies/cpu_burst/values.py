@@ -11,8 +11,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import MIN_QUOTA_US
 from koordebpf.kube.cache.objects import Container, ContainerStatus, Node, Pod, ResourceRequirements
 from koordebpf.quantity import quantity_millicpu
-from koordebpf.slo.convert import overlaid
-from koordebpf.slo.overlay import decode_object
+from koordebpf.slo.convert import decode_object, overlaid
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
 from koordebpf.state.pods.effective import is_resize_refused
 from koordebpf.state.pods.facts import PodFacts

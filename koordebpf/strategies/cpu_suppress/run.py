@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from koordebpf.act.writer.restore import WAIT_S
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import KoordebpfError
-from koordebpf.kernel.io.kept_file import KeptFile
+from koordebpf.kernel.io.regular_file import KeptFile
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.policy.strategy import KEPT, Decision
 from koordebpf.runner.context import NodeContext

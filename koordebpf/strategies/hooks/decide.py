@@ -15,8 +15,7 @@ from koordebpf.policy.reconcile.values import CgroupWrite, HookWrite, TaskSettin
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
-from koordebpf.state.pods.hook_pods import HookPod
+from koordebpf.state.pods.hook_pods import HookPod, HooksMeasured, PodDirectory
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.hooks.adjust import container_adjustment, pod_adjustment
 from koordebpf.strategies.hooks.core_sched import GROUP_LABEL, POLICY_LABEL

@@ -16,8 +16,7 @@ from koordebpf.policy.strategy import Decision
 from koordebpf.report.pod_settings import PodLines, PodSetting, json_value
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import StrategyRunner
-from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
-from koordebpf.state.pods.hook_pods import HookPod
+from koordebpf.state.pods.hook_pods import HookPod, HooksMeasured, PodDirectory
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.hooks.decide import RUNTIME_HOOKS, HookDecision, pod_writes
 from koordebpf.strategies.hooks.tasks import CoreCookies, OomScores

@@ -44,7 +44,7 @@ def processes_in(directory: Path) -> tuple[int, set[int]] | None:
 # killed between the two leaves a cookie that keeps one process off the cores of others.
 
 
-class _Given(msgspec.Struct, frozen=True):
+class _Cookie(msgspec.Struct, frozen=True):
     inode: int  # of the container's directory
     cookie: int
 
@@ -60,7 +60,7 @@ class CoreCookies:
 
     def __init__(self, mount_point: Path, path: Path | None, report: Callable[[FileChange], None]) -> None:
         self._mount_point = mount_point
-        self._record = TaskRecord(path, dict[str, _Given])
+        self._record = TaskRecord(path, dict[str, _Cookie])
         self._reports = TaskReports(report, _COOKIE_OWNER)
         self._given = self._record.read()
         self._groups: dict[str, int] = {}  # the cookie of each
@@ -116,7 +116,7 @@ class CoreCookies:
             return
         self._groups[group] = known
         others = [pid for pid, cookie in cookies.items() if cookie != known and pid != leader]
-        given = {path: _Given(inodes[path], known) for path, pids in of.items() if pids & cookies.keys()}
+        given = {path: _Cookie(inodes[path], known) for path, pids in of.items() if pids & cookies.keys()}
         self._keep({**self._given, **given})
         if others:
             share_cookie(leader, others)
@@ -136,7 +136,7 @@ class CoreCookies:
         self._keep({each: kept for each, kept in self._given.items() if each != path})
 
     # Where it cannot be on disk it is remembered all the same: this agent takes away what it has given.
-    def _keep(self, given: dict[str, _Given]) -> None:
+    def _keep(self, given: dict[str, _Cookie]) -> None:
         if given != self._given:
             self._record.save(given)
             self._given = given

@@ -12,9 +12,8 @@ from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION
 from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
-from koordebpf.state.pods.directories import HooksMeasured
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.pods.hook_pods import HookPod, KnownHookPods
+from koordebpf.state.pods.hook_pods import HookPod, HooksMeasured, KnownHookPods
 
 BATCH_RESOURCE, CPUSET_ALLOCATOR, GROUP_IDENTITY = "BatchResource", "CPUSetAllocator", "GroupIdentity"
 CORE_SCHED, OOM_SCORE_ADJ = "CoreSched", "OOMScoreAdj"

@@ -12,16 +12,14 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from koordebpf.policy.detect.verdict import Need, Verdict
-from koordebpf.policy.evict.candidates.exemptions import Reason, exclusion
-from koordebpf.policy.evict.grace import capped_grace_s
+from koordebpf.policy.evict.exemptions import Reason, exclusion
 from koordebpf.policy.evict.ranking import as_candidates
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
-from koordebpf.policy.evict.settings import EvictSettings
+from koordebpf.policy.evict.settings import EvictSettings, capped_grace_s
 from koordebpf.policy.plan import Candidate, Holding
-from koordebpf.policy.requests import SoftNotice
-from koordebpf.policy.strategy import Decision, Demand, NamedExecutor, Ranking, Strategy
-from koordebpf.slo.katalyst.qos import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
+from koordebpf.policy.strategy import Decision, Demand, NamedExecutor, Ranking, SoftNotice, Strategy
+from koordebpf.slo.katalyst import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.amount import MEMORY, Dimension, Resource
 from koordebpf.state.view import NodeView, PodView
 from koordebpf.strategies.katalyst.inner import choose_inside, look_inside, pressing, problem_text, typed_states
@@ -29,12 +27,12 @@ from koordebpf.strategies.katalyst.plugin import CONFIG_SOURCE_ANNOTATION, Katal
 from koordebpf.strategies.katalyst.plugins.cnr import NIC_SELECTION_RESULT, NUMA_BIND_RESULT
 from koordebpf.strategies.katalyst.requests import (
     NO_CANDIDATE,
-    Asked,
     LastMet,
     MetSince,
     Refused,
     Requests,
     Wanted,
+    WantedPods,
     gather,
     last_met,
     met_since,
@@ -165,8 +163,8 @@ class KatalystEviction(Strategy[KatalystMeasured, ManagerState, KatalystSettings
         if outside.answers:
             found.append(_gathered(pods, seen.now_ns, state.remote.clocks, settings, outside.answers))
             state = replace(state, queue=replace(state.queue, outside=found[-1].asked))
-        elif not measured.remote_plugins and state.queue.outside != Asked():
-            state = replace(state, queue=replace(state.queue, outside=Asked()))
+        elif not measured.remote_plugins and state.queue.outside != WantedPods():
+            state = replace(state, queue=replace(state.queue, outside=WantedPods()))
         if found:
             state = replace(state, queue=filled(state.queue, seen, settings.burst))
         answers = (*inside, *outside.answers)

@@ -30,10 +30,10 @@ from koordebpf.strategies.katalyst.inner import INNER, look_inside
 from koordebpf.strategies.katalyst.measure import KatalystMemory, links_of
 from koordebpf.strategies.katalyst.plugin import Seen
 from koordebpf.strategies.katalyst.plugins.memory import NUMA_MEMORY, SYSTEM_MEMORY
+from koordebpf.strategies.katalyst.registry import sockets_below
 from koordebpf.strategies.katalyst.rootfs import RootfsCollector
 from koordebpf.strategies.katalyst.run import open_rootfs
 from koordebpf.strategies.katalyst.settings import KatalystSettings, is_listed
-from koordebpf.strategies.katalyst.sockets import sockets_below
 from koordebpf.strategies.katalyst.values import ImageFs, KatalystMeasured
 
 _DISK_S, _LOOK_S = 2.0, 0.02

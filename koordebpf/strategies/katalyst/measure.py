@@ -9,12 +9,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.tables import numa_held
-from koordebpf.kernel.host.network_link import has_link
+from koordebpf.kernel.host.machine import has_link
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.kernel.proc.meminfo import Meminfo
@@ -205,7 +205,7 @@ class KatalystCollector:
     """
 
     def __init__(
-        self, memory: KatalystMemory, known: Known, rootfs: RootfsCollector | None, *, with_links: bool
+        self, memory: KatalystMemory, known: ClusterView, rootfs: RootfsCollector | None, *, with_links: bool
     ) -> None:
         self._memory = memory
         self._known = known

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.report.prom.bounded import BoundedCounts, by_label
 from koordebpf.report.prom.decision import Histogram
-from koordebpf.slo.katalyst.qos import EFFECTS, TAINT_PREFIX
+from koordebpf.slo.katalyst import EFFECTS, TAINT_PREFIX
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.katalyst.decide import KATALYST_EVICTION, KatalystDecision
 from koordebpf.strategies.katalyst.inner import INSIDE, problem_text

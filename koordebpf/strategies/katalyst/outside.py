@@ -36,7 +36,7 @@ from koordebpf.kube.plugins.messages import (
     SOFT_MET,
 )
 from koordebpf.kube.plugins.pods import PodMessages, uid_of
-from koordebpf.slo.katalyst.access import Validation
+from koordebpf.slo.katalyst_access import Validation
 from koordebpf.strategies.katalyst.inner import INNER
 from koordebpf.strategies.katalyst.registry import PluginAccess, PluginRegistry
 from koordebpf.strategies.katalyst.rounds import RemoteCall

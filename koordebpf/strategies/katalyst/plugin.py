@@ -14,7 +14,7 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.katalyst.qos import QosLevel, Selectors, qos_level, wants_notice
+from koordebpf.slo.katalyst import QosLevel, Selectors, qos_level, wants_notice
 from koordebpf.slo.pods.qos import SYSTEM_CRITICAL_PRIORITY
 from koordebpf.state.view import FINISHED_PHASES, NodeView, PodView
 from koordebpf.strategies.katalyst.values import EvictAsked, KatalystMeasured, Threshold, TopPods

@@ -14,11 +14,14 @@ Source: k8s.io/kubernetes pkg/kubelet/pluginmanager; katalyst-core cmd/katalyst-
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import os
 import socket
+import stat
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -29,7 +32,7 @@ from koordebpf.errors import ConfigError, DecodeError
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.clients.grpc import GrpcError, GrpcSocket
 from koordebpf.kube.clients.protobuf import decode, encode
-from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.http.refusal import Backoff
 from koordebpf.kube.plugins.messages import (
     PLUGIN_MESSAGES,
     PLUGIN_SERVICE,
@@ -39,9 +42,10 @@ from koordebpf.kube.plugins.messages import (
     VERSION,
 )
 from koordebpf.printable import printable
-from koordebpf.slo.katalyst.access import AccessSettings, Rules, Validation, judge, parse_rules
-from koordebpf.strategies.katalyst.sockets import sockets_below
+from koordebpf.slo.katalyst_access import AccessSettings, Rules, Validation, judge, parse_rules
 
+_MOST_SOCKETS = 1_000  # Why: a directory that fills up must not make the agent ask for ever
+_MOST_ENTRIES = 2_000  # Why: nor look for ever, once a second; plugins have a socket each, and a directory for some
 log = logging.getLogger(__name__)
 _FILE_BYTES = 1 << 20
 _MOST_OUTCOMES = 500  # Why: plugins name themselves, and users too; more are counted together
@@ -54,6 +58,49 @@ _NOTIFY_S = 5.0  # Why: Katalyst's
 _CAP_S = 60.0
 _BEGIN = 32  # sockets at each look. Why: a connection takes 2 ms of CPU, which the loop's thread shares
 _CLOSE_S = 1.0
+
+
+def sockets_below(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return the sockets below a directory, with what tells one from another of the same name; none: it is not there.
+
+    Directories below count too, those near its top first; what begins with a dot does not, nor does what a link leads
+    to. Of more than 2,000 entries the first count.
+
+    Cost:    10 µs without the directory, 10 ms at most.
+    """
+    found: dict[Path, tuple[int, int]] = {}
+    waiting = deque([folder])
+    left = _MOST_ENTRIES
+    while waiting and left > 0:
+        for entry in _entries(waiting.popleft(), left):
+            left -= 1
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(Path(entry.path))
+            elif identity := _identity(entry):
+                found[Path(entry.path)] = identity
+                if len(found) >= _MOST_SOCKETS:
+                    return found
+    return found
+
+
+# A directory that is removed meanwhile, or that may not be read, has none.
+def _entries(directory: Path, most: int) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(itertools.islice(entries, most))
+    except OSError:
+        return []
+
+
+# Of a link this is the link's own, which is no socket.
+def _identity(entry: os.DirEntry[str]) -> tuple[int, int] | None:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns) if stat.S_ISSOCK(status.st_mode) else None
 
 
 # Judges the tokens of plugins that want to register, and counts the outcomes.

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from koordebpf.policy.evict.candidates.exemptions import Reason
-from koordebpf.policy.requests import RequestNews
+from koordebpf.policy.evict.exemptions import Reason
+from koordebpf.policy.strategy import RequestNews
 from koordebpf.state.view import MINUTE_NS, NodeView, PastEviction, PodView
 from koordebpf.strategies.katalyst.plugin import FORCE, SOFT
 from koordebpf.strategies.katalyst.values import Condition, PluginAnswer, Threshold
@@ -142,7 +142,7 @@ class Refused(msgspec.Struct, frozen=True):
     why: str
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class WantedPods(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Pods to force out and pods to evict softly, by UID."""
 
     forced: Mapping[str, Wanted] = {}
@@ -158,9 +158,9 @@ class Requests(msgspec.Struct, frozen=True):
     refused: tuple[Refused, ...] = ()
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> WantedPods:
         """What of it is carried out."""
-        return Asked(self.forced, self.soft)
+        return WantedPods(self.forced, self.soft)
 
 
 def gather(

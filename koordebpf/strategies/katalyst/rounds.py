@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.policy.evict.candidates.disruption import Disruptions
+from koordebpf.policy.evict.disruption import Disruptions
 from koordebpf.state.view import MINUTE_NS, NodeView, PodView
 from koordebpf.strategies.katalyst.plugin import KatalystPod, Seen, in_eviction_order
 from koordebpf.strategies.katalyst.requests import (
     BUCKET_NS,
-    Asked,
     LastMet,
     MetSince,
     Past,
     PastCount,
     Wanted,
+    WantedPods,
     added,
     is_actionable,
     joined,
@@ -63,8 +63,8 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """
 
     began_ns: int = 0
-    inside: Asked = Asked()
-    outside: Asked = Asked()
+    inside: WantedPods = WantedPods()
+    outside: WantedPods = WantedPods()
     forced: tuple[Wanted, ...] = ()
     soft: tuple[Wanted, ...] = ()
     sent: Mapping[str, int] = {}
@@ -239,12 +239,12 @@ def _with_top(answer: PluginAnswer, top: PluginAnswer | None) -> PluginAnswer:
 # Source: katalyst-core pkg/agent/evictionmanager/rule/queue.go.
 
 
-def with_round(queue: Queue, inside: Asked, now_ns: int, *, awaits_outside: bool) -> Queue:
+def with_round(queue: Queue, inside: WantedPods, now_ns: int, *, awaits_outside: bool) -> Queue:
     """Return the queue of a round that begins, with what the plugins inside ask for.
 
     What those outside asked for in the round before is withdrawn where their answers of this one are awaited.
     """
-    outside = Asked() if awaits_outside else queue.outside
+    outside = WantedPods() if awaits_outside else queue.outside
     return Queue(began_ns=now_ns, inside=inside, outside=outside)
 
 
@@ -284,12 +284,12 @@ def sent_since(queue: Queue, view: NodeView) -> Mapping[str, int]:
     return {**kept, **listed}
 
 
-def _together(inside: Asked, outside: Asked) -> Asked:
+def _together(inside: WantedPods, outside: WantedPods) -> WantedPods:
     forced = dict(inside.forced)
     for uid, wanted in outside.forced.items():
         forced[uid] = joined(forced.get(uid), wanted)
     soft = {**inside.soft, **outside.soft}
-    return Asked(forced, {uid: wanted for uid, wanted in soft.items() if uid not in forced})
+    return WantedPods(forced, {uid: wanted for uid, wanted in soft.items() if uid not in forced})
 
 
 def _ordered(pods: Iterable[KatalystPod], wanted: Mapping[str, Wanted]) -> tuple[KatalystPod, ...]:

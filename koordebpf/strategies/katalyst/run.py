@@ -13,28 +13,26 @@ from prometheus_client.core import Metric
 
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.configuration.settings import AgentConfig
-from koordebpf.policy.requests import RequestNews
-from koordebpf.policy.strategy import Decision
+from koordebpf.policy.strategy import Decision, RequestNews
 from koordebpf.report.health_check import HealthCheck
 from koordebpf.runner.context import Measuring, NodeContext
 from koordebpf.runner.runner import Runner
-from koordebpf.slo.katalyst.access import Validation
-from koordebpf.slo.katalyst.qos import TAINT_PREFIX, cnr_taints_of, taints_of
+from koordebpf.slo.katalyst import TAINT_PREFIX, cnr_taints_of, taints_of
+from koordebpf.slo.katalyst_access import Validation
 from koordebpf.state.measured import Measured
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.view import NodeView
 from koordebpf.store.sink import NoticeEnded, StrategyActed
 from koordebpf.strategies.katalyst.decide import KATALYST_EVICTION, KatalystDecision
 from koordebpf.strategies.katalyst.measure import KatalystCollector, KatalystMemory
-from koordebpf.strategies.katalyst.notices import PodNotifier
 from koordebpf.strategies.katalyst.plugins.memory import RSS_OVERUSE, are_short, asks_pods, used_threshold_bytes
 from koordebpf.strategies.katalyst.plugins.rootfs import ROOTFS_OVERUSE, ROOTFS_PRESSURE, is_short
+from koordebpf.strategies.katalyst.registry import sockets_below
 from koordebpf.strategies.katalyst.requests import ReportedRequests, request_news
 from koordebpf.strategies.katalyst.rootfs import NodeContainers, RootfsCollector, WalkLimits
 from koordebpf.strategies.katalyst.rounds import RemoteCall
 from koordebpf.strategies.katalyst.settings import KatalystSettings, is_listed
-from koordebpf.strategies.katalyst.sink import KatalystSink
-from koordebpf.strategies.katalyst.sockets import sockets_below
+from koordebpf.strategies.katalyst.sink import KatalystSink, PodNotifier
 from koordebpf.strategies.katalyst.values import (
     REPORT_CNR_TAINT,
     REPORT_TAINT,

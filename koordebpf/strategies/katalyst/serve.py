@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.collect.cluster_view import Known, frame_of
+from koordebpf.collect.cluster_view import ClusterView, frame_of
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
@@ -48,7 +48,7 @@ from koordebpf.kube.plugins.messages import (
 )
 from koordebpf.kube.plugins.server import GrpcServer
 from koordebpf.printable import printable
-from koordebpf.slo.katalyst.qos import Selectors, qos_level
+from koordebpf.slo.katalyst import Selectors, qos_level
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.strategies.katalyst.decide import KATALYST_EVICTION
@@ -275,7 +275,7 @@ class ServedNode(Closing):
     def __init__(self, config: AgentConfig, watch: NodeWatch) -> None:
         self.settings: KatalystSettings = settings_of(KATALYST_EVICTION, config)
         self._watch = watch
-        self._known = Known()
+        self._known = ClusterView()
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector, config.eviction.exemptions)
         of_machine = self.settings.inner.systemMemory

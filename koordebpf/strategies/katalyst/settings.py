@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from koordebpf.policy.evict.candidates.disruption import Disruptions
-from koordebpf.policy.evict.candidates.exemptions import Reason
+from koordebpf.policy.evict.disruption import Disruptions
+from koordebpf.policy.evict.exemptions import Reason
 from koordebpf.policy.evict.round import Round
-from koordebpf.slo.katalyst.access import AccessSettings
+from koordebpf.slo.katalyst_access import AccessSettings
 from koordebpf.state.view import ExecutorName, KillerName
 from koordebpf.strategies.katalyst.inner import InnerSettings
 from koordebpf.strategies.katalyst.plugin import KatalystPod, QosSelectors, SkipSettings

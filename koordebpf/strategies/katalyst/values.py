@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.slo.katalyst.access import Validation
+from koordebpf.slo.katalyst_access import Validation
 from koordebpf.state.cnr import Cnr
 
 Met = Literal["soft", "hard"]

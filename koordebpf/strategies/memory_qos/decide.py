@@ -23,7 +23,7 @@ from koordebpf.policy.reconcile.values import CgroupWrite, HookWrite, paths_of
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.strategies.resource_qos import DEFAULT_RESOURCE_QOS, MemoryQOS, QOSClass, ResourceQOSStrategy
-from koordebpf.state.pods.directories import PodDirectory
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.memory_qos.values import (
     CLASSES,

@@ -19,7 +19,7 @@ from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.report.pod_settings import PodLines, PodSetting
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import StrategyRunner
-from koordebpf.state.pods.directories import HooksMeasured
+from koordebpf.state.pods.hook_pods import HooksMeasured
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.memory_qos.decide import (
     MEMORY_QOS,

@@ -13,9 +13,9 @@ from koordebpf.kube.cache.objects import Container, Node
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.pods.qos import koord_qos_or_default
 from koordebpf.slo.strategies.resource_qos import MemoryQOS, ResourceQOSStrategy
-from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.pods.effective import RESIZABLE, EffectiveContainers, granted, nothing_granted
 from koordebpf.state.pods.facts import PodFacts
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.state.pods.requests import NATIVE_MEMORY, scheduled_request
 
 MEMORY_QOS_ANNOTATION = "koordinator.sh/memoryQOS"  # of a Pod

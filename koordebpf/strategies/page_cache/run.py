@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.files import PodFiles, file_bytes, file_pages
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
@@ -54,7 +54,12 @@ class PageCacheCollector(Closing):
     period_ns = NS_PER_S  # Why: a limit that is followed less often leaves a pod less room for what it allocates
 
     def __init__(
-        self, index: CgroupIndex, known: Known, hierarchy: MemoryHierarchy, least_per_s: int, vmstat: Path = VMSTAT
+        self,
+        index: CgroupIndex,
+        known: ClusterView,
+        hierarchy: MemoryHierarchy,
+        least_per_s: int,
+        vmstat: Path = VMSTAT,
     ) -> None:
         self.is_active = False  # something is limited, or a pod refaulted at the last look
         self._known = known

@@ -17,7 +17,7 @@ from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.files import PodFiles, anon_bytes, file_bytes
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.block_devices import zram_use
@@ -59,7 +59,7 @@ class ReclaimCollector(Closing):
     def __init__(
         self,
         index: CgroupIndex,
-        known: Known,
+        known: ClusterView,
         hierarchy: MemoryHierarchy,
         label: str = "",
         *,

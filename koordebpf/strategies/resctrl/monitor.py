@@ -13,7 +13,7 @@ from koordebpf.policy.strategy import Decision
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import Runner
 from koordebpf.state.view import NodeView
-from koordebpf.strategies.resctrl.measure import RESCTRL, read_monitoring
+from koordebpf.strategies.resctrl.run import RESCTRL, read_monitoring
 from koordebpf.strategies.resctrl.values import MonitoredDomain
 from koordebpf.units import NS_PER_S
 

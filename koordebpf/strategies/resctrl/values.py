@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
-from koordebpf.state.pods.directories import PodDirectory
+from koordebpf.state.pods.hook_pods import PodDirectory
 
 # The record of the groups that were made, beside the journal of the writer.
 GROUPS: Final = "resctrl-groups.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import StrategyRunner
 from koordebpf.state.view import NodeView
@@ -15,7 +15,7 @@ from koordebpf.strategies.system_config.values import SystemMeasured
 class SystemConfigRunner(StrategyRunner[SystemMeasured, SystemDecision]):
     """Logs what of the NodeSLO cannot be used; `known` is the cluster."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: ClusterView) -> None:
         super().__init__("system configuration", SYSTEM_CONFIG, SystemDecision, self._measured)
         self._known = known
 

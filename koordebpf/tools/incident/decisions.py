@@ -14,7 +14,7 @@ from koordebpf.store.audit_record import AuditedFeature, OpenPlan, asked_reasons
 from koordebpf.store.recorder.values import RecordedEvent
 from koordebpf.tools.incident.ranking import RecordedDecision, outcome_lines, ranking_of
 from koordebpf.tools.incident.values import DecisionShown, FeatureRanking
-from koordebpf.tools.recorder.explained import decided_at, decided_times, outcomes_in
+from koordebpf.tools.recorder.pages import decided_at, decided_times, outcomes_in
 from koordebpf.units import NS_PER_S
 
 _MOST = 200  # decisions that have a part of the page

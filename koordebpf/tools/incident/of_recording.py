@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.decision.decide_tick import tick_view
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame, tick_view
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.report.sentences import outcome_sentence

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from koordebpf import __version__
-from koordebpf.tools.incident.drawing import (
+from koordebpf.tools.incident.charts import (
     Child,
     Column,
     Node,

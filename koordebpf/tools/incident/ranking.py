@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from koordebpf.policy.detect.verdict import UseEvidence
-from koordebpf.policy.evict.candidates.disruption import ALLOWED
+from koordebpf.policy.evict.disruption import ALLOWED
 from koordebpf.policy.plan import Candidate, Excluded, Holding
 from koordebpf.report.sentences import outcome_sentence
 from koordebpf.state.amount import MEMORY

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from koordebpf import __version__
 from koordebpf.decision.what_if.week import DEFINITIONS, Lead, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
-from koordebpf.tools.incident.drawing import Child, Column, Node, chart_section, charts_json, element, facts, table
+from koordebpf.tools.incident.charts import Child, Column, Node, chart_section, charts_json, element, facts, table
 from koordebpf.tools.incident.page import section, whole_page
 from koordebpf.tools.incident.values import ABSENT, Chart, Series
 from koordebpf.units import GIB, format_bytes

@@ -12,7 +12,7 @@ from koordebpf.agent.run import run_agent
 from koordebpf.configuration.checked import agent_config
 from koordebpf.configuration.settings import named_gates
 from koordebpf.slo.convert import laid_over
-from koordebpf.store.outputs.output_file import check_output, is_descriptor
+from koordebpf.store.output_file import check_output, is_descriptor
 from koordebpf.store.recorder.read import Recording
 from koordebpf.tools.recorder.redact import redact_recording
 from koordebpf.units import format_bytes

@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.decision.frames import ANNOTATIONS, LABELS, decode_json
 from koordebpf.decision.strategies import FEATURE_GATES, PARTS, STRATEGIES
-from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.errors import ConfigError
 from koordebpf.jobs.prediction.predict import RAW_ALLOCATABLE_ANNOTATION
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.cpu_normalization import RATIO_ANNOTATION
-from koordebpf.slo.manager import keys as configmap
+from koordebpf.slo.manager import shapes as configmap
 from koordebpf.slo.manager.effective import BANDWIDTH_ANNOTATION
 from koordebpf.slo.pods.cpu_placement import (
     MANAGER_POLICY_ANNOTATION,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickDecision, TickFrame
 from koordebpf.store.recorder.read import Recording
 from koordebpf.tools.plan import Case, case_of_tick, with_entries, with_feature_gates, with_file
 from koordebpf.tools.recorder.rounds import DecidesAgain, time_text, without_collector

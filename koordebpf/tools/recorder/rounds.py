@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, decide_tick, tick_view
 from koordebpf.errors import ConfigError, unreadable
 from koordebpf.kernel.io.regular_file import open_to_read
 from koordebpf.state.pods.facts import PodFacts, facts_of_pods

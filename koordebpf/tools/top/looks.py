@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from koordebpf.attribution.owner import Owner, OwnerKind
-from koordebpf.collect.cluster_view import Known, frame_of, in_force
+from koordebpf.collect.cluster_view import ClusterView, frame_of, in_force
 from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
@@ -23,14 +23,14 @@ from koordebpf.kernel.proc.psi import PressureFile, PressureLine
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.report.record_line import owner_text
 from koordebpf.report.top import Level, TopPage, TopRow, pod_rows, short_qos, sorted_rows, stalls_of, top_cpu
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import threshold_bytes
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.forecast import GrowthHistory, time_to
 from koordebpf.state.measured import LedgerView, Measured, PsiLine, StallShares
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.series.growth import GrowthTable
-from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.state.series.store import NodeSeries, node_series
 from koordebpf.state.stalls.shares import ShareTable
 from koordebpf.state.stalls.windows import StallWindow
 from koordebpf.tools.top.choice import Choice, pressed
@@ -226,7 +226,7 @@ class _Node:
         self._watch = watch
         self._shown = _Shown("" if watch.source else hint)
         self._begin_ns = time.monotonic_ns()
-        self._known = Known()
+        self._known = ClusterView()
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector)
         self._table = CgroupTable(watch, self._collector)

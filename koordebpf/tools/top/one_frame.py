@@ -23,8 +23,8 @@ from koordebpf.collect.cluster_view import frame_of
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.configuration.settings import AgentConfig
+from koordebpf.decision.decide_tick import TickSettings
 from koordebpf.decision.strategies import OWN_STRATEGIES, decide_strategies
-from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.loop import Loop

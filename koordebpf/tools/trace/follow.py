@@ -89,7 +89,7 @@ def _counts(sample: MemcgSample) -> _Counts:
 # The trace.
 
 
-class Asked(msgspec.Struct, frozen=True):
+class TraceOptions(msgspec.Struct, frozen=True):
     """What to trace, and until when."""
 
     wanted: TraceFilter
@@ -111,7 +111,7 @@ def wall_time(ts_ns: int, offset_ns: int) -> datetime:
     return datetime.fromtimestamp((ts_ns + offset_ns) / NS_PER_S, UTC).astimezone()
 
 
-def open_watch(scope: NodeScope, names: Source | None, asked: Asked, backend: WantedBackend | None) -> NodeWatch:
+def open_watch(scope: NodeScope, names: Source | None, asked: TraceOptions, backend: WantedBackend | None) -> NodeWatch:
     """Return the watch that is needed for it, to be closed; `names`: where they come from.
 
     Raises:  ConfigError, SupportError: as NodeWatch.
@@ -120,7 +120,7 @@ def open_watch(scope: NodeScope, names: Source | None, asked: Asked, backend: Wa
     return NodeWatch(scope, names, asked.wanted.min_ns, measures=scans, backend=backend)
 
 
-def follow(watch: NodeWatch, asked: Asked) -> Iterator[TraceOutput]:
+def follow(watch: NodeWatch, asked: TraceOptions) -> Iterator[TraceOutput]:
     """Yield what is asked for as it comes, records in batches, until SIGTERM, SIGINT, `count` or `seconds`.
 
     The kernel filters the rest out: the kinds and, once they are known, the cgroups are set there. A
@@ -151,7 +151,7 @@ def follow(watch: NodeWatch, asked: Asked) -> Iterator[TraceOutput]:
 
 class _Trace:
     # One run: what was printed already, and when the next thing is due.
-    def __init__(self, watch: NodeWatch, asked: Asked) -> None:
+    def __init__(self, watch: NodeWatch, asked: TraceOptions) -> None:
         self._watch, self._asked, self._wanted = watch, asked, asked.wanted
         self._begin_ns = self._span_ns = time.monotonic_ns()
         self._seen = 0
@@ -263,7 +263,7 @@ def _charge_book(watch: NodeWatch) -> ChargeBook:
 
 class _Narrowing:
     # The filter in the kernel: wanted kinds, and records of wanted cgroups only.
-    def __init__(self, watch: NodeWatch, asked: Asked) -> None:
+    def __init__(self, watch: NodeWatch, asked: TraceOptions) -> None:
         self._watch, self._wanted = watch, asked.wanted
         self._sent: set[int] | None = None
         watch.signals.send_kinds(kinds_mask((*_TREE_KINDS, *(asked.wanted.kinds if asked.records else ()))))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
@@ -44,7 +44,7 @@ class ChargeBook:
     """Measures the node while a trace runs, and adds up what its ledger charges."""
 
     def __init__(self, watch: NodeWatch) -> None:
-        self._known = Known()
+        self._known = ClusterView()
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector)
         self._rows: dict[tuple[str, str], LedgerRow] = {}

@@ -1,36 +1,123 @@
-"""A simulation for people: the table, a plot of block bars, and what cannot be known."""
+"""A simulation for people: the table, a plot of block bars, what cannot be known; and the week of shadow mode."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from koordebpf.decision.what_if.week import DEFINITIONS, NodeCounts, ShadowDay, ShadowWeek
+from koordebpf.errors import ConfigError
 from koordebpf.report.pages.columns import WIDTH, filled, table_lines
+from koordebpf.store.shadow import read_week
+from koordebpf.tools.incident.week import (
+    COUNTED,
+    DAY_HEAD,
+    DRY_RUN,
+    UNKNOWN,
+    Counted,
+    answer,
+    configured,
+    days_said,
+    evictions_of,
+    pods,
+    times,
+    word,
+)
 from koordebpf.tools.what_if.simulate import AS_RECORDED, GOOD_PERCENT, Simulated, SimulationResult, Validation
 from koordebpf.units import GIB, NS_PER_S, format_bytes, format_ns
 
+_NONE = "-"
 _MINUTE_NS = 60 * NS_PER_S
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MOST_PLOTTED = 24  # rows
-
 Figure = tuple[str, Callable[[Simulated], float | None], Callable[[float], str]]
-_FIGURES: Sequence[Figure] = (
-    ("evictions", lambda each: each.outcome.evictions, lambda value: f"{value:.0f}"),
-    ("GiB freed", lambda each: each.outcome.freed_bytes / GIB, lambda value: f"{value:.2f}"),
-    ("minutes above", lambda each: each.outcome.above_ns / _MINUTE_NS, lambda value: f"{value:.2f}"),
-    ("LS stall s", lambda each: _seconds(each.outcome.stall_ns), lambda value: f"{value:.2f}"),
-)
 MODEL = (
     "Model: an evicted pod's memory is taken out of later rounds until the recording shows the pod gone or evicted; a "
     "pod that the recording evicted and the simulation did not keeps its last known usage, for as long as pods that "
     "outlived it lived in the median. Stalls are those that the "
     "recording had at the same use of the node."
 )
-UNKNOWN = (
+_SIMULATED = (
     "Cannot be known: what pods would have done after an eviction that did not happen, who would have used memory that "
     "was freed, and whether workloads would have been started again. `apart` is the share of time in which the "
     "simulated node is not the recorded one."
+)
+_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "evictions": ("evictions", lambda value: f"{value:.3g}"),
+    "freed_bytes": ("freed", lambda value: format_bytes(round(value))),
+    "above_ns": ("above the threshold", lambda value: format_ns(round(value))),
+    "stall_ns": ("stalls of LS pods", lambda value: format_ns(round(value))),
+}
+
+
+def weeks_in(path: Path, days: int) -> list[ShadowWeek]:
+    """Return what the file, or each file of a folder, has of the last days that something was counted on.
+
+    Raises:  ConfigError: there is none, or it cannot be read.
+    """
+    try:
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        weeks = [read_week(each) for each in files]
+    except OSError as error:
+        raise ConfigError(str(path), error.strerror, "must be a file of shadow mode, or a folder of such") from error
+    if not weeks:
+        rule = "must have a file of shadow mode: an agent with shadow.configurations writes it"
+        raise ConfigError(str(path), "no file", rule)
+    return [replace(each, days=each.days[-days:]) for each in weeks]
+
+
+def shadow_page(week: ShadowWeek, definitions: bool = True) -> str:
+    """Return the page of one node."""
+    node, names = week.node_total(), list(week.settings)
+    lines = [*_head(week, node), ""]
+    for name in names:
+        lines += filled(answer(week, name))
+    totals = [week.total(name) for name in names]
+    rows = [(_heading(row), *(row.value(each, node) or _NONE for each in totals)) for row in COUNTED]
+    lines += ["", *table_lines(("", *names), rows, 0), ""]
+    if len(week.days) > 1:
+        head = ("evictions by day", *DAY_HEAD, *names)
+        lines += [*table_lines(head, [_day(week, each) for each in week.days], 0), ""]
+    for name in names:
+        lines += filled(f"{name}: {configured(week, name)}")
+        if problem := week.problems.get(name):
+            lines += filled(f"{name} has no memory threshold in force: {problem}", "  ")
+    if definitions:
+        lines += ["", *(line for name, text in DEFINITIONS.items() for line in filled(f"{word(name)}: {text}"))]
+    said = f"{UNKNOWN} {DRY_RUN}" if week.is_dry_run else UNKNOWN
+    return "\n".join([*lines, "", *textwrap.wrap(said, WIDTH, break_on_hyphens=False)])
+
+
+def _heading(row: Counted) -> str:
+    return f"{row.label}, {row.unit}" if row.unit else row.label
+
+
+def _day(week: ShadowWeek, day: ShadowDay) -> tuple[str, ...]:
+    counts = (day.node.evictions, day.node.kubelet, day.node.oom_kills, *evictions_of(day, week))
+    return (day.day, *(_NONE if count is None else str(count) for count in counts))
+
+
+def _head(week: ShadowWeek, node: NodeCounts) -> list[str]:
+    mode = "dry run" if week.is_dry_run else f"enforcing, {pods(node.really)} really evicted"
+    return [
+        *filled(f"{week.node}, {days_said(week)}, {node.watched_s / 3600:.1f} h watched; {mode}"),
+        *filled(
+            f"acting configuration: {node.evictions} evictions, {node.above_s / 60:.1f} min above its threshold; "
+            f"kubelet's hard threshold ({format_bytes(week.kubelet_hard_bytes)}) crossed {times(node.kubelet)}, "
+            f"{node.oom_kills} kernel OOM kills"
+        ),
+    ]
+
+
+_FIGURES: Sequence[Figure] = (
+    ("evictions", lambda each: each.outcome.evictions, lambda value: f"{value:.0f}"),
+    ("GiB freed", lambda each: each.outcome.freed_bytes / GIB, lambda value: f"{value:.2f}"),
+    ("minutes above", lambda each: each.outcome.above_ns / _MINUTE_NS, lambda value: f"{value:.2f}"),
+    ("LS stall s", lambda each: _seconds(each.outcome.stall_ns), lambda value: f"{value:.2f}"),
 )
 
 
@@ -40,7 +127,7 @@ def simulation_page(result: SimulationResult) -> str:
     recorded, passed_ns = result.recorded, result.recorded.passed_ns
     of = f"{recorded.rounds} rounds, {passed_ns / _MINUTE_NS:.1f} min of measurements, from {first} to {last}"
     lines = [*filled(of), "", *_table(result), "", *_plots(result.configurations), *_lines(MODEL), ""]
-    lines += [*_lines(UNKNOWN), "", *(line for each in _doubts(result) for line in filled(each))]
+    lines += [*_lines(_SIMULATED), "", *(line for each in _doubts(result) for line in filled(each))]
     return "\n".join(lines).rstrip()
 
 
@@ -68,14 +155,6 @@ def validation_page(found: Validation) -> str:
         "simulated node was not the recorded one."
     )
     return "\n".join(lines)
-
-
-_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "evictions": ("evictions", lambda value: f"{value:.3g}"),
-    "freed_bytes": ("freed", lambda value: format_bytes(round(value))),
-    "above_ns": ("above the threshold", lambda value: format_ns(round(value))),
-    "stall_ns": ("stalls of LS pods", lambda value: format_ns(round(value))),
-}
 
 
 def _off(each: Any) -> str:

@@ -17,13 +17,13 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.configuration.variant import checked_variant
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.decision.what_if.observed import Lifetimes
 from koordebpf.decision.what_if.simulation import Outcome, Recorded, Simulation
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.world import HELD_NS, RELEASE_NS
 from koordebpf.errors import ConfigError
-from koordebpf.slo.strategies.threshold_rules import memory_evict_problem
+from koordebpf.slo.strategies.resource_threshold import memory_evict_problem
 from koordebpf.state.build import strategy_of_frame
 from koordebpf.store.recorder.read import Recording, shards_of
 from koordebpf.tools.recorder.rounds import open_recording, time_text, without_collector

@@ -20,7 +20,7 @@ from koordebpf.jobs.usage_series.collector import UsageCollector
 from koordebpf.jobs.usage_series.cpu import cpu_mounts
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id, find_controllers, find_memory_hierarchy
 from koordebpf.kube.sources.file import FileSource
-from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.state.series.store import NodeSeries, node_series
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.conftest import OTHER_MACHINE
 from tests.host.rigs.live_node import LiveNode

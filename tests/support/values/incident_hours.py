@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import LedgerRow, LedgerView, Party, PodMeasure, PsiLine, StallParts

@@ -13,8 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickDecision, decide_tick, tick_view
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, TickSettings, decide_tick, tick_view
 from koordebpf.policy.memory import EvictionSent, NodeMeasured, after, settled
 from koordebpf.state.build import with_memory
 from koordebpf.state.decision_memory import DecisionMemory

@@ -9,8 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from koordebpf.collect.node_watch import SignalState
-from koordebpf.decision.decide_tick import TickDecision, decided_again
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, TickSettings, decided_again
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.guard_facts import GuardFacts

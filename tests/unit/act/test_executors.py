@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.act.evict import api as api_module
-from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
+from koordebpf.act.evict.actuator import Actuator, LastResort, OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
-from koordebpf.act.evict.fallback import LastResort
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone
 from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.policy.requests import SoftNotice
-from koordebpf.strategies.katalyst.notices import NOTICE, NoticeFolders, PodNotifier
+from koordebpf.policy.strategy import SoftNotice
+from koordebpf.strategies.katalyst.sink import NOTICE, NoticeFolders, PodNotifier
 from tests.contract.apiserver import until
 
 FOLDER = "web@@__@@default"

@@ -9,13 +9,13 @@ from typing import Any
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.jobs.nri.answers import report
 from koordebpf.kube.nri.values import NriCounts
-from koordebpf.report.beside import Beside
+from koordebpf.report.job_pages import JobPages
 from tests.support.contexts import context_of
 
 
 def shown(config: AgentConfig, *, has_koordlets_name: bool = True) -> dict[str, dict[str, str]]:
     """Return the labels of each metric's first sample."""
-    beside, counts = Beside(), NriCounts()
+    beside, counts = JobPages(), NriCounts()
     counts.took("CreateContainer", 1.0, is_ok=True)
     job: Any = SimpleNamespace(server=SimpleNamespace(counts=counts, state=(True, "")), check=None)
     answers: Any = SimpleNamespace(would_adjust=0)

@@ -32,9 +32,8 @@ from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards import EmergencySettings, GuardLimits
 from koordebpf.slo.convert import laid_over
-from koordebpf.state.pods.exemptions import asked_labels
-from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector
-from koordebpf.store.shadow.settings import ShadowConfiguration
+from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector, asked_labels
+from koordebpf.store.shadow import ShadowConfiguration
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 HEAD = {"apiVersion": API_VERSION, "kind": KIND}

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.collect.scope import NodeScope
 from koordebpf.decision.dead_man import DeadManAction, DeadManSettings
-from koordebpf.decision.decide_tick import decided_again, tick_view
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame, decided_again, tick_view
 from koordebpf.kernel.bpf.deadman import DeadManOrder, DeadManReport
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.report.prom.dead_man import DeadManMetrics

@@ -8,8 +8,7 @@ import pytest
 from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.agent.emergency import Emergency
-from koordebpf.decision.decide_tick import TickDecision, decided_again
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, TickSettings, decided_again
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.policy.guards import EmergencySettings
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy

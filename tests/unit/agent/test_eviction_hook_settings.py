@@ -14,7 +14,7 @@ from koordebpf.configuration.checked import agent_config, check_config
 from koordebpf.configuration.file import config_text, read_config
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.errors import ConfigError
-from koordebpf.report.beside import Beside
+from koordebpf.report.job_pages import JobPages
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.tools.doctor.checks import eviction_hook_sources
 from koordebpf.units import NS_PER_S
@@ -131,7 +131,7 @@ def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_without_hooks_there_is_no_sink_and_with_ahead_0_no_warning() -> None:
     plans = OpenPlans("n1", dry_run=True)
-    assert open_eviction_hooks(AgentConfig(), plans, Beside()) is None
+    assert open_eviction_hooks(AgentConfig(), plans, JobPages()) is None
     assert open_foresight(AgentConfig(), plans, None) is not None
     assert open_foresight(config_of("evictionWarning: {ahead: 0s}"), plans, None) is None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from koordebpf.store.sink import NoticeEnded
-from koordebpf.strategies.katalyst.notices import PodNotifier
 from koordebpf.strategies.katalyst.run import KatalystEffects
+from koordebpf.strategies.katalyst.sink import PodNotifier
 from tests.contract.apiserver import until
 from tests.scenarios.test_katalyst import Node, kpod, soft
 

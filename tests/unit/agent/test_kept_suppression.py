@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.io.kept_file import KeptFile
+from koordebpf.kernel.io.regular_file import KeptFile
 from koordebpf.policy.reconcile.values import DesiredState
 from koordebpf.strategies.cpu_suppress.decide import SuppressDecision
 from koordebpf.strategies.cpu_suppress.plan import SuppressPlan

@@ -16,7 +16,7 @@ from koordebpf.configuration.checked import agent_config
 from koordebpf.errors import SupportError
 from koordebpf.events.records import CgroupRmdir
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
-from koordebpf.kernel.host.pid_namespace import is_initial, is_of_a_pod
+from koordebpf.kernel.host.machine import is_initial, is_of_a_pod
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.kube.clients.cri import RunningContainer
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.jobs.node_metric.run import NodeMetricJob
 from koordebpf.jobs.node_metric.sending import Report
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus
 from koordebpf.state.prediction import Amounts, ProdPrediction
 from koordebpf.state.series import kinds
-from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.state.series.store import NodeSeries, node_series
 from koordebpf.units import GIB, MIB, NS_PER_S
 
 NODE = Node(ObjectMeta("n1"), NodeStatus(capacity={"cpu": "16", "memory": "64Gi"}))
@@ -54,7 +54,7 @@ class Rig:
         monkeypatch.setattr("random.uniform", lambda low, high: high)
         # A report is made in one step, however slow the machine is.
         monkeypatch.setattr("koordebpf.jobs.node_metric.run._STEP_NS", 60 * NS_PER_S)
-        self.clock, self.reports, self.known = Clock(), Reports(), Known()
+        self.clock, self.reports, self.known = Clock(), Reports(), ClusterView()
         self.series: NodeSeries = node_series()
         self.pods = list(pods)
         self.learn()

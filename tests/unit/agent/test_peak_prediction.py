@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.jobs.prediction.keeper import CheckpointFolder, CheckpointKeeper, Found
 from koordebpf.jobs.prediction.models import OWN_UIDS
 from koordebpf.jobs.prediction.run import PeakPrediction
 from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.kube.cache.objects import ClusterState, Node, NodeStatus, ObjectMeta, Pod
 from koordebpf.state.prediction import LatestPrediction
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.units import GIB, NS_PER_S
 from tests.support.ticked_node import StillClock
 
@@ -47,7 +47,12 @@ class Minutes:
     """A node whose usage is sampled each second, and its job."""
 
     def __init__(self, folder: Path, *pods: Pod, koordlet: Path | None = None, writes: bool = True) -> None:
-        self.clock, self.known, self.latest, self.series = StillClock(), Known(), LatestPrediction(), node_series()
+        self.clock, self.known, self.latest, self.series = (
+            StillClock(),
+            ClusterView(),
+            LatestPrediction(),
+            node_series(),
+        )
         self.use: dict[str, tuple[float, float]] = {}
         self.node_use = (8.0, 16.0 * GIB)
         self.keeper = CheckpointKeeper(folder, koordlet, writes=writes)

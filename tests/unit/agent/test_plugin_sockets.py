@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from koordebpf.slo.katalyst.access import Validation
+from koordebpf.slo.katalyst_access import Validation
 from koordebpf.strategies.katalyst.run import Katalyst, PluginSockets
 from koordebpf.strategies.katalyst.values import KatalystFacts
 

@@ -12,8 +12,8 @@ from koordebpf.policy.reconcile.values import CgroupWrite
 from koordebpf.policy.strategy import Empty, Strategy
 from koordebpf.report.pod_settings import PodLines, PodSetting, pod_settings
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.block_io.decide import BLOCK_IO
 from koordebpf.strategies.block_io.run import BlockIOMetrics, BlockIORunner

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from koordebpf.agent.runners import open_runners
 from koordebpf.attribution.index import CgroupIndex
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.kernel.cgroup.files import CgroupFile
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from koordebpf.strategies.hooks.tasks import CoreCookies, OomScores
     from koordebpf.strategies.memory_qos.run import MemoryQosCollector
     from koordebpf.strategies.resctrl.groups import ResctrlGroups
-    from koordebpf.strategies.resctrl.measure import ResctrlCollector
+    from koordebpf.strategies.resctrl.run import ResctrlCollector
 
 ROOT = Path(__file__).parents[3]
 ALL = ("blkio", "memory", "cpu")
@@ -81,7 +81,7 @@ def open_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open
         hierarchy = MemoryHierarchy(2, tmp_path, 0)
         scope = SimpleNamespace(node_path="", hierarchy=hierarchy)
         watch = SimpleNamespace(index=CgroupIndex(), scope=scope)
-        measuring = SimpleNamespace(watch=watch, known=Known())
+        measuring = SimpleNamespace(watch=watch, known=ClusterView())
         loop = SimpleNamespace(wake=lambda: None)
         config = AgentConfig(feature_gates=gates)
         return open_runners(context_of(config, measuring, stack=stack, loop=loop, **given))
@@ -173,7 +173,7 @@ class TestHooks:
 
 class TestResctrl:
     def part(self, groups: Calls) -> RdtResctrlRunner:
-        return RdtResctrlRunner(Known(), cast("ResctrlCollector", Calls()), cast("ResctrlGroups", groups))
+        return RdtResctrlRunner(ClusterView(), cast("ResctrlCollector", Calls()), cast("ResctrlGroups", groups))
 
     @pytest.mark.parametrize(
         ("skipped", "done"), [(None, ["apply"]), (GATE_OFF, ["restore"]), ("not_due", [])], ids=str
@@ -261,7 +261,7 @@ class TestMeasured:
     @pytest.mark.parametrize("is_sample", [True, False])
     @pytest.mark.parametrize("is_whole", [True, False])
     def test_neither_a_sample_nor_an_unknown_cluster_is_measured(self, is_sample: bool, is_whole: bool) -> None:
-        known = Known()
+        known = ClusterView()
         known.is_whole = is_whole
         collector: Any = SimpleNamespace(measure=lambda _spec, made: ResctrlMeasured(problem=",".join(made)))
         groups: Any = SimpleNamespace(made={"BE"})

@@ -16,8 +16,7 @@ from koordebpf.jobs.usage_series.keeper import SeriesKeeper, open_job
 from koordebpf.jobs.usage_series.snapshot import SnapshotWriter, restore_series
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.state.series.kinds import CONTAINER_CPU, POD_CPU
-from koordebpf.state.series.settings import SeriesSettings
-from koordebpf.state.series.store import SeriesStore
+from koordebpf.state.series.store import SeriesSettings, SeriesStore
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.contexts import context_of
 

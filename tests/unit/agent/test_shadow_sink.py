@@ -22,7 +22,7 @@ from koordebpf.jobs.shadow import ShadowSink
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.report.prom.shadow import ShadowMetrics
 from koordebpf.state.view import PendingRelease
-from koordebpf.store.shadow.kept_week import read_week
+from koordebpf.store.shadow import read_week
 from koordebpf.store.sink import AgentStopped, MemoryReleased, OomKilled, RoundEnded
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import NOW_NS

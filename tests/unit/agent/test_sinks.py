@@ -15,8 +15,7 @@ from koordebpf.act.writer.owners import SUPPRESS
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.clock import SystemClock
 from koordebpf.collect.node_watch import SignalState
-from koordebpf.decision.decide_tick import TickDecision
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickDecision, TickFrame, TickSettings
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.decide import decide
 from koordebpf.policy.memory import OutcomeArrived

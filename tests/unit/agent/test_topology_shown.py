@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordebpf.jobs.node_topology.run import PAGE, TopologyShown
-from koordebpf.report.beside import Beside
+from koordebpf.report.job_pages import JobPages
 from koordebpf.slo.pods.cpu_placement import SharePools
 from koordebpf.state.pods.requests import BATCH_CPU
 from koordebpf.units import NS_PER_S
@@ -54,7 +54,7 @@ def test_koordlets_metrics_need_the_nodes_name_and_what_is_known(
     rig = Rig(newest=report() if has_report else None)
     if not has_node:
         rig.known.node = None
-    beside = Beside()
+    beside = JobPages()
     rig.shown.show(beside, koordlet_node)
     families = list(beside.families[PAGE]())
     assert families[0].name == "koordebpf_node_topology_writes"

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from koordebpf.cli.backtest import backtest
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.decision.frames import encode_frame
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.jobs.usage_series.snapshot import SnapshotWriter
 from koordebpf.kernel.proc.cpu_topology import Cpu, CpuTopology

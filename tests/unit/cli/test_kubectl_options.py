@@ -7,8 +7,8 @@ import json
 import click
 import pytest
 
+from koordebpf.cli.kubectl.commands import report
 from koordebpf.cli.kubectl.options import show
-from koordebpf.cli.kubectl.report import report
 
 
 def test_a_value_is_shown_as_json_that_people_read_as_yaml_or_as_its_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.collect.cluster_view import Known, check_configuration
+from koordebpf.collect.cluster_view import ClusterView, check_configuration
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeStatus, ObjectMeta
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST
@@ -31,7 +31,7 @@ def state(version: int, *, labels: dict[str, str] | None = None, config: object 
 
 
 def test_an_unusable_part_is_reported_while_it_lasts_and_the_others_continue() -> None:
-    known = Known()
+    known = ClusterView()
     known.learn(state(1, **GOOD))
     known.learn(state(2, **{**GOOD, "cpuBurstStrategy": {"cpuBurstPercent": 0}, "hostApplications": []}))
     assert known.spec is not None
@@ -53,7 +53,7 @@ def test_an_unusable_part_is_reported_while_it_lasts_and_the_others_continue() -
 
 
 def test_what_the_webhook_would_refuse_is_in_force_and_reported() -> None:
-    known = Known()
+    known = ClusterView()
     known.learn(state(1, resourceUsedThresholdWithBE={"enable": True, "memoryEvictThresholdPercent": 130}))
     assert known.strategy is not None
     assert known.strategy.memoryEvictThresholdPercent == 130
@@ -94,14 +94,14 @@ def test_what_the_webhook_would_refuse_is_in_force_and_reported() -> None:
     ],
 )
 def test_what_of_suppression_cannot_be_meant_so_is_reported(fields: dict[str, Any], problems: list[str]) -> None:
-    known = Known()
+    known = ClusterView()
     known.learn(state(1, resourceUsedThresholdWithBE={"enable": True, **fields}))
     begin = "spec.resourceUsedThresholdWithBE.cpuSuppress"
     assert list(known.problems) == [f"{begin}{each}" for each in problems]
 
 
 def test_what_is_no_object_leaves_everything() -> None:
-    known = Known()
+    known = ClusterView()
     known.learn(state(1, **GOOD))
     known.learn(ClusterState(version=2, synced_at_ns=2, nodeslo=msgspec.Raw(b'{"spec": []}')))
     assert known.strategy is not None
@@ -113,7 +113,7 @@ def test_the_configmap_serves_a_node_without_nodeslo_by_its_labels() -> None:
         "clusterStrategy": {"enable": True},
         "nodeStrategies": [{"nodeSelector": {"matchLabels": {"pool": "a"}}, "memoryEvictThresholdPercent": 60}],
     }
-    known = Known()
+    known = ClusterView()
     known.learn(state(1, config=config))
     assert known.strategy is not None
     assert known.strategy.memoryEvictThresholdPercent == 70
@@ -133,7 +133,7 @@ def test_an_unusable_first_state_of_a_file_ends_the_start() -> None:
 
 
 def test_it_is_whole_once_pods_and_node_were_reported() -> None:
-    known = Known()
+    known = ClusterView()
     known.learn(msgspec.structs.replace(state(1, **GOOD), synced_at_ns=0))  # the NodeSLO came first
     assert (known.is_whole, known.strategy is None) == (False, False)
     known.learn(state(2, **GOOD))
@@ -152,7 +152,7 @@ def test_it_is_whole_once_pods_and_node_were_reported() -> None:
     ],
 )
 def test_a_node_whose_amounts_cannot_be_read_leaves_the_last_good_one(field: str, name: str) -> None:
-    known = Known()
+    known = ClusterView()
     good = state(1, **GOOD)
     known.learn(good)
     status = NodeStatus(**{field: {name: "much"}})
@@ -168,8 +168,8 @@ def test_a_node_whose_amounts_cannot_be_read_leaves_the_last_good_one(field: str
 class TestLabelsOfNamespaces:
     here = (Namespace(ObjectMeta(name="be", labels={"tier": "gold"})),)
 
-    def known(self) -> Known:
-        return Known(labels_max_age_ns=90)
+    def known(self) -> ClusterView:
+        return ClusterView(labels_max_age_ns=90)
 
     def seen(self, since_ns: int | None = None, *, has_list: bool = True) -> ClusterState:
         here = self.here if has_list else None
@@ -201,6 +201,6 @@ class TestLabelsOfNamespaces:
         assert known.namespaces == ()
 
     def test_where_no_caller_asks_for_them_they_are_nothing(self) -> None:
-        known = Known()
+        known = ClusterView()
         assert not known.look_at_namespaces(self.seen(1), 1 << 40)
         assert (known.namespaces, known.problems) == ((), ())

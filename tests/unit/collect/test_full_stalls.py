@@ -9,13 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.collect import history as module
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.history import FullStalls
 from koordebpf.kernel.bpf.programs import EVERY_STALL
 from koordebpf.kernel.signals import SignalSource
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.state.measured import PsiLine, StallParts, StallShares
-from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.measured import PsiLine, StallParts, StallSample, StallShares
 from koordebpf.state.stalls.windows import StalledPod, stall_sample
 from koordebpf.units import NS_PER_S
 from tests.support.played_signals import StalledNode
@@ -30,7 +29,7 @@ class Rig(StalledNode):
         self.full: float | None = 12.0
         self.pods_seen: list[StalledPod] = []  # of the last sample
         self.stalls = FullStalls(self.watch, lambda uid, now_ns: self.full)
-        known = Known()
+        known = ClusterView()
         known.learn(ClusterState(1, 1, pods=self.pods))
         self.facts = list(known.facts)
 

@@ -16,7 +16,7 @@ from koordebpf.jobs.hardware.gpu import GpuCollector, usage
 from koordebpf.jobs.hardware.loop import BesideLoop, ContainerCgroup, containers_of
 from koordebpf.kernel.host.gpu import Gpu, GpuProcess
 from koordebpf.state.series.kinds import CONTAINER_CPI, SeriesKey
-from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.state.series.store import NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.contract.apiserver import until
 from tests.support.played_signals import StalledNode

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from koordebpf.agent.jobs import open_schedule
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.history import Forecasts, NodeHistory
 from koordebpf.collect.memory.pressure import PodPressure
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.state.stalls.windows import NODE
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S, PAGE_BYTES
 from tests.support.played_signals import StalledNode, memcg, stall, totals
@@ -27,7 +27,7 @@ LIMIT = 1000 * MIB // PAGE_BYTES
 class Rig(StalledNode):
     def __init__(self, root: Path) -> None:
         super().__init__(root, 1)
-        self.known = Known()
+        self.known = ClusterView()
         self.known.learn(ClusterState(1, 1, pods=self.pods))
         self.history = NodeHistory(self.watch, self.collector)
         self.stalled_ns = 0
@@ -131,7 +131,7 @@ def test_the_node_has_a_forecast_of_what_it_uses_without_page_cache(rig: Rig):
         forecasts.note(now_ns, NodeMeasure("cgroup", 1000 * MIB, used, None, memory))
         forecasts.note(now_ns, NodeMeasure("cgroup", 1000 * MIB, 900 * MIB))  # with page cache: it is not noted
     node = NodeMeasure("cgroup", 218 * MIB, used, None, memory)
-    found = forecasts.of_node(Known(), node)
+    found = forecasts.of_node(ClusterView(), node)
     assert (found.lower, found.threshold) == (None, None)
     assert found.oom is not None
     assert found.oom.point_ns == pytest.approx(NS_PER_S, rel=0.1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.measured import MemoryParts, NodeMeasure
 from koordebpf.strategies.katalyst import measure as cnr_module
@@ -194,5 +194,5 @@ def test_everything_is_put_together(rig: Rig, monkeypatch: pytest.MonkeyPatch, w
     assert (measured.cnr, measured.image_fs, measured.rootfs) == (cnr, *disk)
     assert measured.links == ({"up": True} if with_links else {})
     assert measured.system is not None
-    empty = KatalystCollector(rig.memory, Known(), None, with_links=True).measure(NODE, is_round=True)
+    empty = KatalystCollector(rig.memory, ClusterView(), None, with_links=True).measure(NODE, is_round=True)
     assert (empty.cnr, empty.links, empty.image_fs, empty.rootfs) == (None, {}, None, None)

@@ -23,9 +23,8 @@ from koordebpf.kube.plugins.messages import (
     VERSION,
 )  # fmt: skip
 from koordebpf.strategies.katalyst.outside import thresholds_answer, top_answer
-from koordebpf.strategies.katalyst.registry import PluginAccess, Refusal, qualified, try_plugin
+from koordebpf.strategies.katalyst.registry import PluginAccess, Refusal, qualified, sockets_below, try_plugin
 from koordebpf.strategies.katalyst.serve import by_uid, plugin_info, threshold_message, top_message
-from koordebpf.strategies.katalyst.sockets import sockets_below
 from koordebpf.strategies.katalyst.values import Condition, EvictAsked, Threshold, TopPods
 
 MET = {

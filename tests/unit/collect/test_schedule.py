@@ -13,7 +13,7 @@ from koordebpf.collect.collector import Collector, Schedule
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.state.series.node import NODE, NodeSeries, node_series
+from koordebpf.state.series.store import NODE, NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 LOAD = ("load1", NODE)

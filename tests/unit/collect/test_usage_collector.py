@@ -14,7 +14,7 @@ from koordebpf.jobs.usage_series import collector as module
 from koordebpf.jobs.usage_series.collector import NodeUse, UsageCollector
 from koordebpf.jobs.usage_series.cpu import CpuReading
 from koordebpf.jobs.usage_series.groups import UsageGroup, UsageGroups
-from koordebpf.state.series.node import NodeSeries, node_series
+from koordebpf.state.series.store import NodeSeries, node_series
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 POD, CONTAINER, BE, APPLICATION = 1, 2, 3, 4

@@ -13,7 +13,7 @@ from koordebpf.jobs.usage_series.groups import UsageGroup
 from koordebpf.jobs.usage_series.pressure import EVERY_PSI_NS, DerivedPressure, FilePressure, PressureCollector
 from koordebpf.state.measured import PsiLine, StallShares
 from koordebpf.state.series.kinds import KINDS
-from koordebpf.state.series.node import EVERY_NS, node_series
+from koordebpf.state.series.store import EVERY_NS, node_series
 
 POD = UsageGroup(1, "kubepods/poda", "pod", "a")
 CONTAINER = UsageGroup(2, "kubepods/poda/c1", "container", "c1", "a")

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordebpf.controller.desired import MANAGED_BY, OURS, desired_nodeslo, is_ours
-from koordebpf.controller.reconcile import Keeper
+from koordebpf.controller.reconcile import MANAGED_BY, OURS, Keeper, desired_nodeslo, is_ours
 from koordebpf.controller.settings import Settings, settings_of
 from koordebpf.kube.clients.nodeslos import NodeMeta, NodeSLO, NodeSLOMeta, Owner
 from koordebpf.units import NS_PER_S

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from koordebpf.controller.desired import desired_nodeslo
-from koordebpf.controller.reconcile import Reconciler, Round
+from koordebpf.controller.reconcile import Reconciler, Round, desired_nodeslo
 from koordebpf.controller.settings import Settings, settings_of
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError
 from koordebpf.kube.clients.nodeslos import ControllerState, NodeMeta, NodeSLO, NodeSLOMeta

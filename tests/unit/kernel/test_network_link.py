@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.kernel.host.network_link import has_link
+from koordebpf.kernel.host.machine import has_link
 
 
 def interface(net: Path, name: str, operstate: str | None, carrier: str | None, iflink: str = "2") -> None:
@@ -62,7 +62,7 @@ def test_this_machines_loopback_is_up() -> None:
 
 _LOOPBACK = """
 import subprocess
-from koordebpf.kernel.host.network_link import has_link
+from koordebpf.kernel.host.machine import has_link
 
 subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)
 for state in ("down", "up", "down"):
@@ -71,7 +71,7 @@ for state in ("down", "up", "down"):
 """
 _VETH = """
 import subprocess
-from koordebpf.kernel.host.network_link import has_link
+from koordebpf.kernel.host.machine import has_link
 
 subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)
 subprocess.run(["ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"], check=True)

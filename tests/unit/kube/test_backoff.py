@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import koordebpf
-from koordebpf.kube.http.backoff import Backoff
+from koordebpf.kube.http.refusal import Backoff
 
 AGENTS = 200
 PACKAGE = Path(koordebpf.__file__).parent
@@ -24,4 +24,4 @@ def test_waits_double_up_to_the_cap_and_those_of_many_agents_are_spread_over_hal
 def test_jitter_has_one_home() -> None:
     own = re.compile(r"random\.(uniform\(0\.5|expovariate|betavariate|gauss)|\b(backoff|wait|pause)\w* \*= 2")
     files = [path for path in PACKAGE.rglob("*.py") if own.search(path.read_text())]
-    assert [str(path.relative_to(PACKAGE)) for path in files] == ["kube/http/backoff.py"]
+    assert [str(path.relative_to(PACKAGE)) for path in files] == ["kube/http/refusal.py"]

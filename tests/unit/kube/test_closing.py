@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from koordebpf.kube.cache.closing import close_reflectors
+from koordebpf.kube.cache.reflector import close_reflectors
 from tests.support.patience import patience
 
 

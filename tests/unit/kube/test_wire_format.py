@@ -12,7 +12,7 @@ import pytest
 
 from koordebpf.kube.clients import cri, kubelet
 from koordebpf.kube.clients.protobuf import Messages, decode, encode
-from koordebpf.kube.nri.messages import NRI_MESSAGES, TTRPC_MESSAGES
+from koordebpf.kube.nri.values import NRI_MESSAGES, TTRPC_MESSAGES
 from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, POD_MESSAGES, REGISTRATION_MESSAGES
 from koordebpf.kube.plugins.pods import POD_TABLE
 from koordebpf.kube.runtime_proxy.server import PROXY_MESSAGES

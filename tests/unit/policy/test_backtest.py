@@ -11,7 +11,7 @@ import pytest
 from koordebpf.jobs.prediction.backtest import Backtest, Interval, Row, Seen, backtest, intervals, series_intervals
 from koordebpf.jobs.prediction.models import Usage
 from koordebpf.jobs.prediction.values import PredictionSettings
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.units import GIB, NS_PER_S
 
 MINUTE_NS = 60 * NS_PER_S

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.policy.detect.be_memory_evict import be_memory_evict
-from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_rules import threshold_bytes
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy, threshold_bytes
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.view import NodeView
 from tests.support.values.builders import view_of_measured

@@ -13,10 +13,8 @@ from koordebpf.decision.dead_man import (
     dead_man_plan,
     pods_valid_until_ns,
 )
-from koordebpf.decision.decide_tick import decided_again, tick_view
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
-from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_rules import first_byte_at
+from koordebpf.decision.decide_tick import TickFrame, TickSettings, decided_again, tick_view
+from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy, first_byte_at
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
 from koordebpf.state.outcome import Result

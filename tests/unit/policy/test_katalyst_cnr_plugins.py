@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.policy.strategy import Empty
-from koordebpf.slo.katalyst.qos import QOS_LEVEL, SOFT_NOTICE, cnr_taints_of
+from koordebpf.slo.katalyst import QOS_LEVEL, SOFT_NOTICE, cnr_taints_of
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.pods.requests import NET_BANDWIDTH, RECLAIMED_CPU, RECLAIMED_MEMORY

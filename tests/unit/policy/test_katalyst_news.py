@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.policy.requests import RequestNews
+from koordebpf.policy.strategy import RequestNews
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.katalyst.requests import Refused, ReportedRequests, Requests, Wanted, request_news
 from koordebpf.units import NS_PER_S

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from koordebpf.errors import ConfigError
 from koordebpf.policy.strategy import Empty
-from koordebpf.slo.katalyst.qos import (
+from koordebpf.slo.katalyst import (
     MEMORY_ENHANCEMENT,
     QOS_LEVEL,
     SOFT_NOTICE,

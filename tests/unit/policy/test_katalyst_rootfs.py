@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.policy.strategy import Empty
-from koordebpf.slo.katalyst.qos import QOS_LEVEL
+from koordebpf.slo.katalyst import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.katalyst.plugin import Seen, katalyst_pods
 from koordebpf.strategies.katalyst.plugins.rootfs import (

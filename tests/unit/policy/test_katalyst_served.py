@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from koordebpf.kube.plugins.given_source import given_pod
 from koordebpf.policy.evict.settings import StallSettings
-from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure
+from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallSample
 from koordebpf.state.pods.facts import facts_of_pods
-from koordebpf.state.stalls.sample import StallSample
 from koordebpf.strategies.katalyst.plugin import Seen, katalyst_pods
 from koordebpf.strategies.katalyst.plugins.memory import SystemMemorySettings
 from koordebpf.strategies.katalyst.served import (

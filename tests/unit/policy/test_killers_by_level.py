@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.slo.katalyst.qos import QosLevel
+from koordebpf.slo.katalyst import QosLevel
 from koordebpf.state.pods.requests import PodTerms
 from koordebpf.state.view import KillerName, PodView
 from koordebpf.strategies.katalyst.plugin import KatalystPod

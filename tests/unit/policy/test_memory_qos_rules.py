@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.state.pods.directories import PodDirectory
 from koordebpf.state.pods.facts import pod_facts
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.strategies.memory_qos.decide import WantedOfNode, directory_writes, memory_qos_rules, pod_writes
 from koordebpf.strategies.memory_qos.values import (
     MemoryPod,

@@ -18,7 +18,7 @@ from koordebpf.jobs.prediction.predict import (
     without,
 )
 from koordebpf.state.prediction import HalfLives
-from koordebpf.state.series.node import node_series
+from koordebpf.state.series.store import node_series
 from koordebpf.units import GIB, NS_PER_S
 
 HALF_LIVES = HalfLives(12 * 3600 * NS_PER_S, 24 * 3600 * NS_PER_S)

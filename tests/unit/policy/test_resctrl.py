@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import TickSettings
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.decision.strategies import FEATURE_GATES, decide_strategies
-from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.host.schemata import format_part, parse_part, parse_schemata
@@ -17,7 +17,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.pods.directories import PodDirectory
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.strategies.resctrl.decide import bandwidth, cache_mask
 from koordebpf.strategies.resctrl.values import (
     BandwidthInfo,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.decision.what_if.observed import Observer
 from koordebpf.decision.what_if.simulation import Outcome, Simulation, StallCurve
 from koordebpf.decision.what_if.variant import Variant
@@ -15,7 +15,7 @@ from koordebpf.decision.what_if.world import World
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards import GuardLimits
-from koordebpf.state.pods.exemptions import ExemptionSettings
+from koordebpf.state.pods.namespaces import ExemptionSettings
 from koordebpf.state.view import PastEviction, PendingRelease
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.values.played_node import Job, Played, jobs_of, play

@@ -9,8 +9,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.ladder.climb import LadderState, LadderStep, next_rung
 from koordebpf.policy.ladder_settings import LadderSettings, Rung
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.measured import LedgerRow, LedgerView, Party, StallParts
-from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.measured import LedgerRow, LedgerView, Party, StallParts, StallSample
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S
 from tests.support.values.builders import NOW_NS, frame, ls_pod, pod

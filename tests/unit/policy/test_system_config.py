@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import TickSettings
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.decision.node_plan import decide_node
 from koordebpf.decision.strategies import FEATURE_GATES, decide_strategies, section_of
-from koordebpf.decision.tick_frame import TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.policy.evict.settings import EvictSettings

@@ -15,11 +15,11 @@ from koordebpf.jobs.node_topology.report import (
     CPU_TOPOLOGY_ANNOTATION,
     NUMA_RESERVATION_LABEL,
     CpuModel,
-    Known,
     NodeInfo,
     NumaNode,
     Processor,
     Report,
+    TopologyInput,
     take_by_topology,
     topology_policy,
     topology_report,
@@ -74,7 +74,7 @@ def pod(name: str, qos: str = "", cpuset: str = "", phase: str = "Running") -> P
 def report(
     *pods: PodFacts, of: Node | None = None, config: KubeletConfig | None = None, manager: CpuManager | None = None
 ) -> Report:
-    return topology_report(Known(INFO, of or node(), pods, config, manager))
+    return topology_report(TopologyInput(INFO, of or node(), pods, config, manager))
 
 
 def said(written: Report, annotation: str) -> Any:
@@ -258,7 +258,7 @@ def test_nodes_without_cpus_or_memory_and_gaps_in_their_numbers_are_zones_all_th
     info = NodeInfo(
         (Processor(0, 0, 0, 0), Processor(1, 1, 1, 8)), (NumaNode(0, GIB), NumaNode(2, 4 * GIB), NumaNode(8, None))
     )
-    written = topology_report(Known(info, node()))
+    written = topology_report(TopologyInput(info, node()))
     found = {each.name: {one.name: one.capacity for one in each.resources} for each in written.zones}
     assert [(name, each["cpu"], each["memory"]) for name, each in found.items()] == [
         ("node-0", "1", "1Gi"),
@@ -268,7 +268,7 @@ def test_nodes_without_cpus_or_memory_and_gaps_in_their_numbers_are_zones_all_th
 
 
 def test_a_kernel_without_numa_has_one_zone_with_its_cpus() -> None:
-    written = topology_report(Known(NodeInfo((Processor(0, 0, 0, 0),)), node()))
+    written = topology_report(TopologyInput(NodeInfo((Processor(0, 0, 0, 0),)), node()))
     assert resources(written, 0)["cpu"] == ("1", "1")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koordebpf.tools.incident.drawing import charts_json
+from koordebpf.tools.incident.charts import charts_json
 from koordebpf.tools.incident.values import Chart, Mark, Series
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import koordebpf.tools.incident.page as module
-from koordebpf.tools.incident.drawing import (
+from koordebpf.tools.incident.charts import (
     Column,
     charts_json,
     colours,
@@ -185,7 +185,7 @@ def test_a_text_that_would_end_its_element_is_refused() -> None:
 
 
 def test_a_table_needs_a_cell_for_each_column() -> None:
-    from koordebpf.tools.incident.drawing import Column
+    from koordebpf.tools.incident.charts import Column
 
     with pytest.raises(ValueError, match="zip"):
         table("t", [Column("a"), Column("b")], [["1", "2", "3"]])

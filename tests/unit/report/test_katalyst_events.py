@@ -8,7 +8,7 @@ import pytest
 
 from koordebpf.clock import SystemClock
 from koordebpf.policy.memory import OutcomeArrived
-from koordebpf.policy.requests import SoftNotice
+from koordebpf.policy.strategy import SoftNotice
 from koordebpf.report.events import EventPoster, EventSink
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PendingRelease

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from koordebpf.cli.explain import explain
 from koordebpf.decision.decide_tick import TickDecision, tick_view
 from koordebpf.decision.node_plan import decide_node
-from koordebpf.policy.requests import RequestNews
+from koordebpf.policy.strategy import RequestNews
 from koordebpf.report.pages.explain import decode_requests, explained, explained_request
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.outcome import Outcome, Result

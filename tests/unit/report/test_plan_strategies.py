@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.decision.node_plan import NodePlan, OtherDecision, decide_node
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
@@ -22,7 +22,7 @@ from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import MeasuredParts
-from koordebpf.state.pods.directories import PodDirectory
+from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.store.frames import RecordedTick
 from koordebpf.strategies.proactive_reclaim.decide import PodTrim, ReclaimState
 from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured, SwapState, TrimmedPod

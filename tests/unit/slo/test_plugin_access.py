@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.katalyst.access import AccessSettings, Rules, judge, parse_rules
+from koordebpf.slo.katalyst_access import AccessSettings, Rules, judge, parse_rules
 
 FILE = b"""
 basicAuthConfig:

@@ -5,12 +5,15 @@ import json
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.slo.manager.keys import THRESHOLD_KEY
+from koordebpf.slo.convert import DEFAULT_STRATEGY
+from koordebpf.slo.manager.shapes import THRESHOLD_KEY
 from koordebpf.slo.nodeslo import parse_nodeslo, strategy_for
-from koordebpf.slo.overlay import DEFAULT_STRATEGY
 from koordebpf.slo.spec import spec_of_configmap, strategy_of_configmap
-from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
-from koordebpf.slo.strategies.threshold_rules import memory_evict_lower_percent, memory_evict_problem
+from koordebpf.slo.strategies.resource_threshold import (
+    ResourceThresholdStrategy,
+    memory_evict_lower_percent,
+    memory_evict_problem,
+)
 
 
 def _nodeslo(**strategy: object) -> bytes:

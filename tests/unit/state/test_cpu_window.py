@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.state.cpu.rates import append_cpu, cpu_window
-from koordebpf.state.series.node import NodeSeries, node_series
-from koordebpf.state.series.settings import SeriesSettings
+from koordebpf.state.series.store import NodeSeries, SeriesSettings, node_series
 from koordebpf.units import MIB, NS_PER_S
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.collect.cluster_view import Known
+from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.errors import ConfigError
 from koordebpf.kube.body import MALFORMED
 from koordebpf.kube.cache.cnr import CustomNodeResource, decode_cnr
@@ -105,7 +105,7 @@ status:
 
 
 def test_one_that_cannot_be_read_any_more_is_not_judged_by_its_last_values() -> None:
-    known = Known()
+    known = ClusterView()
     known.learn(ClusterState(1, 1, cnr=written(allocatable={RECLAIMED_CPU: 5})))
     assert known.cnr == Cnr({RECLAIMED_CPU: 5})
     broken = written(allocatable={RECLAIMED_CPU: "five"})

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.decision.frames import decode_frame, decode_json, encode_frame, frame_schema
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import (
     Container,
@@ -25,8 +25,8 @@ from koordebpf.state.build import capacity_doubt, node_capacity_bytes, view_of_f
 from koordebpf.state.cpu.measured import MissingDirectory
 from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import MeasuredParts, NodeMeasure
-from koordebpf.state.pods.directories import HooksMeasured, PodDirectory
 from koordebpf.state.pods.facts import facts_of_pods, pod_facts
+from koordebpf.state.pods.hook_pods import HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame
 from koordebpf.strategies.cpu_suppress.values import SuppressMeasured
 from koordebpf.strategies.system_config.values import SystemMeasured

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.state.series.kinds import CONTAINER_CPU, NODE_CPU, POD_CPU, POD_PSI
-from koordebpf.state.series.settings import SeriesSettings
-from koordebpf.state.series.store import SERIES_BYTES, SeriesStore
+from koordebpf.state.series.store import SERIES_BYTES, SeriesSettings, SeriesStore
 from koordebpf.units import MIB, NS_PER_S
 
 KEY = ("memory_used_bytes", "uid-1")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.state.measured import StallParts
-from koordebpf.state.stalls.sample import StallSample
+from koordebpf.state.measured import StallParts, StallSample
 from koordebpf.state.stalls.windows import LONGEST_NS, StalledPod, extended, full_stall_bounds, stall_sample
 from koordebpf.units import NS_PER_S
 

@@ -24,13 +24,13 @@ from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.view import PastEviction
 from koordebpf.store.budget import KeptBudget
 from koordebpf.store.line_sink import LineSink
-from koordebpf.store.outputs.rotated_file import RotatedFile
 from koordebpf.store.pod_list import KeptList
 from koordebpf.store.recorder.read import Recording
 from koordebpf.store.recorder.ring import RingFolder, Run
 from koordebpf.store.recorder.rounds import RoundEncoder
 from koordebpf.store.recorder.values import Pace
-from koordebpf.store.shadow.kept_week import WeekKeeper, read_week
+from koordebpf.store.rotated_file import RotatedFile
+from koordebpf.store.shadow import WeekKeeper, read_week
 from koordebpf.store.wal import InFlight
 from koordebpf.units import MIB, NS_PER_S
 from tests.support.io_faults import IoFault, Kind, each_fault

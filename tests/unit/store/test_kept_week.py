@@ -12,8 +12,8 @@ import pytest
 
 from koordebpf.decision.what_if.week import KEPT_DAYS, NodeCounts, ShadowCounts, ShadowDay, ShadowWeek
 from koordebpf.errors import ConfigError
-from koordebpf.store.shadow import kept_week as module
-from koordebpf.store.shadow.kept_week import WeekKeeper, read_week
+from koordebpf.store import shadow as module
+from koordebpf.store.shadow import WeekKeeper, read_week
 from tests.contract.apiserver import until
 
 NOW = ShadowWeek(node="node-1", settings={"enforced": {}})

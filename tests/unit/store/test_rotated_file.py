@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.store.outputs.rotated_file import RotatedFile
+from koordebpf.store.rotated_file import RotatedFile
 
 LINES = [f"line {number}\n".encode() for number in range(10)]  # of 7 bytes
 

@@ -12,8 +12,7 @@ from koordebpf.jobs.usage_series import snapshot as module
 from koordebpf.jobs.usage_series.snapshot import Snapshot, SnapshotWriter, restore_series
 from koordebpf.state.series.block import FIRST_ROUND, encode_block
 from koordebpf.state.series.kinds import NODE_CPU, POD_CPU, POD_MEMORY, SavedSeries
-from koordebpf.state.series.settings import SeriesSettings
-from koordebpf.state.series.store import SERIES_BYTES, SeriesStore
+from koordebpf.state.series.store import SERIES_BYTES, SeriesSettings, SeriesStore
 from koordebpf.units import MIB, NS_PER_S
 
 PODS = [f"pod-{number}" for number in range(25)]

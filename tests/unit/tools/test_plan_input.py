@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decision.tick_frame import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.errors import ConfigError
 from koordebpf.state.guard_facts import ClosedGuard, GuardFacts
 from koordebpf.state.view import PastEviction

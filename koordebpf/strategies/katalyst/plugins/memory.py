@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.policy.strategy import Empty
-from koordebpf.slo.katalyst.qos import rss_overuse_ratio
+from koordebpf.slo.katalyst import rss_overuse_ratio
 from koordebpf.state.measured import NotNegative
 from koordebpf.state.view import PodView
 from koordebpf.strategies.katalyst.plugin import (

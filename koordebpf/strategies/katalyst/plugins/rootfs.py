@@ -13,7 +13,7 @@ import msgspec
 
 from koordebpf.policy.strategy import Empty
 from koordebpf.quantity import parse_quantity
-from koordebpf.slo.katalyst.qos import QosLevel
+from koordebpf.slo.katalyst import QosLevel
 from koordebpf.state.measured import NotNegative
 from koordebpf.strategies.katalyst.plugin import Grace, InnerPlugin, KatalystPod, Looked, Seen, coming_back, is_cooling
 from koordebpf.strategies.katalyst.values import (

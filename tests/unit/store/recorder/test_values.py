@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decision.tick_frame import TickFrame
+from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.state.measured import NodeMeasure, PsiLine
 from koordebpf.state.view import Frame, PendingRelease
 from koordebpf.store.recorder.values import (

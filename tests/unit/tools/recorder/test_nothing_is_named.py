@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.decision.strategies import PARTS
-from koordebpf.decision.tick_frame import TickFrame
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.state.measured import MeasuredParts
 from koordebpf.store.recorder.recorder import Recorder

@@ -14,7 +14,7 @@ from koordebpf.decision.what_if.shadow import Shadows
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.decision.what_if.week import DEFINITIONS, ShadowWeek
 from koordebpf.errors import ConfigError
-from koordebpf.tools.what_if.shadow_page import shadow_page
+from koordebpf.tools.what_if.page import shadow_page
 from koordebpf.units import MIB
 from tests.support.values.played_node import jobs_of, play
 from tests.support.values.weeks import week

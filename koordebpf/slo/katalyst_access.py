@@ -23,7 +23,6 @@ PERMISSION, EVERY_PERMISSION = "eviction_plugin", "*"
 ANONYMOUS, UNKNOWN = "anonymous", "unknown"
 _PREFIX = "basic "
 _SHOWN = 100  # characters of a user's name
-
 AuthType = Literal["Insecure", "Basic"]
 AccessControlType = Literal["insecure", "dynamic_conf"]
 Reason = Literal["", "get_token_failed", "authenticate_failed", "no_permission"]

@@ -34,8 +34,6 @@ _LASTING: Final = {
 }
 _BY_LABEL: Final = {be_memory_evict.FEATURE, stall_evict.FEATURE, be_cpu_evict.FEATURE}
 _WORDS: Final = {"BE": f"{QOS_LABEL}=BE", "QOS": QOS_LABEL, "ENABLED": EVICTION_ENABLED_LABEL}
-
-
 # Codes of a feature that is on and not judged, which last as long as the settings and the machine stay as they are.
 _OFF: Final = {"strict", "no_capacity", "no_strategy", "enable_unset", "disabled", "invalid_config"}
 

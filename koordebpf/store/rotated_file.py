@@ -12,10 +12,9 @@ from queue import Empty, SimpleQueue
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.store.line_sink import write_whole
-from koordebpf.store.outputs.output_file import check_replaceable, open_growing
+from koordebpf.store.output_file import check_replaceable, open_growing
 
 log = logging.getLogger("koordebpf")
-
 _OPEN_S = 1.0  # Why: a disk that answers does so within milliseconds
 _MODE = 0o640
 _OF_THE_DISK = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)  # and not of the path that was given

@@ -14,7 +14,7 @@ from koordebpf.report.health_check import HealthCheck
 Families = Iterable[Metric]
 
 
-class Beside:
+class JobPages:
     """Filled when jobs are opened; a job that is opened again takes the place of the one before.
 
     What is called is called from the threads of the HTTP listeners.
@@ -41,7 +41,7 @@ class Beside:
 class WithJobs(Collector):
     """What a collector shows, and then what jobs show."""
 
-    def __init__(self, first: Collector, beside: Beside) -> None:
+    def __init__(self, first: Collector, beside: JobPages) -> None:
         self._first = first
         self._beside = beside
 

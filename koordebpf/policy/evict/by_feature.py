@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from koordebpf.policy.evict.candidates.exemptions import Reason, exclusion
+from koordebpf.policy.evict.exemptions import Reason, exclusion
 from koordebpf.policy.evict.ranking import by_name
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.plan import Excluded
 from koordebpf.slo.pods.eviction import EVICTION_ENABLED_LABEL, EVICTION_POLICY_ANNOTATION, allows_eviction
 from koordebpf.slo.pods.qos import QOS_LABEL
-from koordebpf.state.pods.exemptions import is_honoured
+from koordebpf.state.pods.namespaces import is_honoured
 from koordebpf.state.view import PodView
 
 

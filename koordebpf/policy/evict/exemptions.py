@@ -8,20 +8,21 @@ from typing import Final
 
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.detect import be_cpu_evict, be_memory_evict, stall_evict
-from koordebpf.policy.evict.candidates.disruption import Disruptions
+from koordebpf.policy.evict.disruption import Disruptions
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Candidate, Excluded
 from koordebpf.slo.pods.eviction import EVICTION_POLICY_ANNOTATION, allows_eviction
 from koordebpf.slo.pods.qos import QOS_LABEL, SYSTEM_CRITICAL_PRIORITY
-from koordebpf.state.pods.exemptions import (
+from koordebpf.state.pods.namespaces import (
     ExemptionSettings,
+    Namespaces,
     asked_labels,
     each_kind,
     has_low_priority,
+    includes,
     is_honoured,
     judged,
 )
-from koordebpf.state.pods.namespaces import Namespaces, includes
 from koordebpf.state.view import FINISHED_PHASES, NodeView, PodView
 from koordebpf.units import NS_PER_S
 

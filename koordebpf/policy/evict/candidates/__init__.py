@@ -1,1 +1,0 @@
-"""Which pods a feature may evict, and why not the others. Pure."""

@@ -1,1 +1,0 @@
-"""What Katalyst's annotations, labels and configuration say. Pure."""

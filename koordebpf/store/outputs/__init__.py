@@ -1,1 +1,0 @@
-"""Files that a person names for output: pages, recordings, and logs that grow."""

@@ -1,1 +1,0 @@
-"""What shadow configurations came to, on disk."""
