@@ -24,12 +24,12 @@ from typing import Any
 
 import slipcover
 
-from tests import imports
+from tests import imports, needs
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "koordebpf"
 LIVE_ROOMS = {room: (f"{room}/*",) for room in ("agent", "act", "kube")}
-FOLDERS = ("unit", "trees", "golden", "scenarios", "properties")
+FOLDERS = needs.PURE
 LIVE_FOLDERS = ("host", "cluster")
 _LEAST_LINES, _LEAST_BRANCHES = 98, 95
 # Python imports it at its start: each process below a test is measured, and writes what it reached when it ends. By its

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import pytest
 
+from tests import needs
 from tests.mutant import ROOT, Mutant
 from tests.mutate import copied, ended, mutated
 from tests.rules.pages import named_tests, rows
@@ -29,7 +30,7 @@ PAGE = ROOT / "SECURITY.md"
 FILE = Path(__file__).with_name("defences.txt")
 # Folder with a module of mutants → the folders whose tests it runs.
 FOLDERS = {
-    "unit": ("unit", "trees", "golden", "properties", "scenarios", "contract", "rules"),
+    "unit": (*needs.PURE, "contract", "rules"),
     "deploy": ("deploy",),
     "host": ("host",),
     "cluster": ("cluster",),

@@ -31,11 +31,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tests import changed, imports
+from tests import changed, imports, needs
 from tests.mutant import ROOT, Mutant, mutants_of
 
 KNOWN = Path(__file__).with_name("mutants.txt")
-FOLDERS = ("unit", "trees", "golden", "scenarios", "properties", "contract")
+FOLDERS = (*needs.PURE, "contract")
 KILLED, SURVIVED, HANGS, TIMEOUT = "killed", "survived", "hangs", "timeout"
 LIVE = "host"  # the folder of tests that need root and the live kernel: agents and demos of other processes
 LEAST_PERCENT, LEAST_OF_ROOM = 90, 80

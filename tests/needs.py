@@ -20,6 +20,7 @@ ALL = {
 }
 # These measure, or fill the machine: one runs at a time, beside all others.
 LIVE = (ROOT, KUBELET, BROWSER)
+PURE = ("unit", "strategies", "jobs", "trees", "golden", "properties", "scenarios")  # folders that need nothing
 _OF_FOLDERS = {"host": ROOT, "cluster": API, "node": MACHINE, "vm": MACHINE, "browser": BROWSER}
 _OWN = re.compile(rf"^pytestmark = .*\bmark\.({'|'.join(ALL)})\b", re.MULTILINE)
 _TESTS = Path(__file__).parent

@@ -17,12 +17,12 @@ import tomllib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tests import ledger
+from tests import ledger, needs
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".make" / "pythons"
 # Not properties: what they vary is data, which means the same to each Python, and they take as long as all others.
-FOLDERS = ("unit", "trees", "golden", "scenarios")
+FOLDERS = tuple(each for each in needs.PURE if each != "properties")
 _EXTRAS = ("cri",)
 # Of the extra `dev`: what pure tests import.
 _TOOLS = ("hypothesis", "jsonschema", "protobuf", "pytest", "pytest-rerunfailures", "pytest-timeout")

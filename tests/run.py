@@ -37,11 +37,7 @@ REPORTS = TESTS.parent / ".make" / "tests"
 COUNTS = REPORTS / "counts.json"
 # Folder → what it needs, in the order they run.
 FOLDERS = {
-    "unit": "nothing",
-    "trees": "nothing",
-    "golden": "nothing",
-    "properties": "nothing",
-    "scenarios": "nothing",
+    **dict.fromkeys(needs.PURE, "nothing"),
     "contract": "loopback sockets",
     "deploy": "Debian's packages and Go's modules: helm, kustomize and promtool",
     "host": "root and a memory hierarchy: real BPF on this kernel",
@@ -59,7 +55,7 @@ _IN_PARALLEL = {"contract": ["--numprocesses=3", "--dist=loadfile"]}
 # The longest first.
 _ORDER = (
     *("host", "cluster", "browser", "node", "contract"),
-    *("unit", "deploy", "properties", "scenarios", "trees", "golden"),
+    *("unit", "deploy", "properties", "scenarios", "strategies", "jobs", "trees", "golden"),
 )
 _WHOLE = ("browser", "node")  # a quick run has none of their tests
 # What .ci/setup brings → the folder whose tests use it.

@@ -24,7 +24,7 @@ from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, StrategyActed
 from koordebpf.store.write_log import AuditedRequest
 from koordebpf.strategies.katalyst.values import REPORT_TAINT, KatalystFacts, PluginAnswer
-from tests.scenarios.test_katalyst import kpod
+from tests.strategies.katalyst.test_katalyst_frames import kpod
 from tests.support.katalyst_scrape import ScrapedNode
 
 NEWS = RequestNews("disk", "u-1", "shop", "web", "refused", "no_candidate", "it is no candidate")

@@ -34,7 +34,7 @@ from koordebpf.strategies.katalyst.values import (
     PluginAnswer,
 )
 from koordebpf.units import GIB, PAGE_BYTES
-from tests.scenarios.test_katalyst import QUIET, PodAndMeasure, forced, hard, kpod, soft, system
+from tests.strategies.katalyst.test_katalyst_frames import QUIET, PodAndMeasure, forced, hard, kpod, soft, system
 from tests.support.katalyst_scrape import ScrapedNode
 
 METRICS_PAGE = Path(__file__).parents[2] / "deploy" / "metrics.md"

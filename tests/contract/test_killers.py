@@ -29,7 +29,7 @@ from koordebpf.store.sink import EVENTS, Event
 from koordebpf.strategies.katalyst.settings import KillerSettings
 from tests.contract.apiserver import Server, gives, until
 from tests.contract.cri_runtime import RUNNING, Runtime
-from tests.scenarios.test_katalyst import QUIET, Node, forced, kpod
+from tests.strategies.katalyst.test_katalyst_frames import QUIET, Node, forced, kpod
 from tests.support.values.builders import frame
 
 ON: dict[str, Any] = {"featureGates": {"KatalystEviction": True}}

@@ -1,1 +1,1 @@
-import tests.support.values.profiles  # noqa: F401
+from tests.support.fixtures import logged, tree  # noqa: F401

@@ -18,7 +18,7 @@ from koordebpf.strategies.katalyst.settings import KatalystSettings
 from koordebpf.strategies.katalyst.values import KatalystMeasured, SystemMemory
 from koordebpf.units import GIB, MIB, NS_PER_S
 from tests.properties.test_decision import frames
-from tests.scenarios.test_katalyst import Node, kpod
+from tests.strategies.katalyst.test_katalyst_frames import Node, kpod
 from tests.support.values.builders import NOW_NS, PodAndMeasure, pod
 
 STUCK = "uid-stuck"

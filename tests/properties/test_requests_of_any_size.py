@@ -20,7 +20,7 @@ from koordebpf.strategies.memory_qos.decide import WantedOfNode
 from koordebpf.strategies.memory_qos.values import memory_pod
 from tests.properties.test_cpu_features import nodes
 from tests.properties.test_memory_features import frames
-from tests.properties.test_memory_qos_laws import RULES, view_of
+from tests.strategies.memory_qos.test_memory_qos_laws import RULES, view_of
 from tests.support.values.builders import PodAndMeasure, pod
 
 GOLDEN = Path(__file__).parents[1] / "golden/quantities.jsonl"

@@ -13,11 +13,11 @@ from koordebpf.report.prom.dead_man import DeadManMetrics
 from koordebpf.strategies.cpu_burst.run import CpuBurstMetrics
 from koordebpf.strategies.page_cache.run import PageCacheMetrics
 from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics
+from tests.jobs.node_topology.test_topology_metrics import ALLOCATABLE, POOLS, allocatable_families, pool_families
 from tests.rules.offenders import report
 from tests.rules.pages import DOCS, ROOT, name_of, rows
 from tests.support.values.cpu_burst import BurstNode, container, pod
 from tests.unit.report.test_prediction_metrics import GIVEN, NOW_NS, latest, prediction_families
-from tests.unit.report.test_topology_metrics import ALLOCATABLE, POOLS, allocatable_families, pool_families
 
 OF_OPERATORS = ROOT / "deploy/metrics.md"
 

@@ -24,7 +24,7 @@ from koordebpf.strategies.katalyst.values import (
     SystemMemory,
 )
 from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES
-from tests.scenarios.test_katalyst import QUIET, Node, forced, hard, kpod, soft
+from tests.strategies.katalyst.test_katalyst_frames import QUIET, Node, forced, hard, kpod, soft
 from tests.support.values.builders import NOW_NS, PodAndMeasure, pod
 
 HELD = 50 * MIB  # of memory, and of the disk, by each pod

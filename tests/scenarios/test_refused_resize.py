@@ -9,9 +9,9 @@ import pytest
 
 from koordebpf.policy.plan import FeaturePlan
 from tests.scenarios.test_memory_allocatable_evict import ENABLED, GATES
-from tests.scenarios.test_memory_qos import LOW, MIN, decided, values
-from tests.scenarios.test_memory_qos import frame as qos_frame
-from tests.scenarios.test_memory_qos import pod as qos_pod
+from tests.strategies.memory_qos.test_memory_qos import LOW, MIN, decided, values
+from tests.strategies.memory_qos.test_memory_qos import frame as qos_frame
+from tests.strategies.memory_qos.test_memory_qos import pod as qos_pod
 from tests.support.values.builders import PodAndMeasure, frame, names, plan_of, pod
 from tests.support.values.memory_qos import GIB, memory
 from tests.support.values.resized import resized

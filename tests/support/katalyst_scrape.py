@@ -19,7 +19,7 @@ from koordebpf.store.sink import RoundEnded
 from koordebpf.strategies.katalyst.settings import KatalystSettings
 from koordebpf.strategies.katalyst.sink import KatalystSink
 from koordebpf.strategies.katalyst.values import KatalystFacts
-from tests.scenarios.test_katalyst import QUIET, Node
+from tests.strategies.katalyst.test_katalyst_frames import QUIET, Node
 from tests.support.values.builders import NOW_NS, PodAndMeasure
 
 SIGNALS = SignalState(SignalQuality("files", "pressure", "watched", "files", "backend files: …"))

@@ -16,7 +16,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.kill import KillTarget
 from koordebpf.store.node_lock import NodeLock
 from koordebpf.store.wal import IN_FLIGHT_PATH, InFlight
-from tests.trees.conftest import make_tree
+from tests.support.fixtures import make_tree
 from tests.unit.agent.test_sole_agent import machine
 
 Make = Callable[[dict[str, dict[str, str]]], Path]

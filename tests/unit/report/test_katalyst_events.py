@@ -14,7 +14,7 @@ from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.view import PendingRelease
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.sink import AgentStopped, Event, MemoryReleased, NoticeEnded, PlanDecided, ReleaseOverdue
-from tests.scenarios.test_katalyst import Node, forced, kpod
+from tests.strategies.katalyst.test_katalyst_frames import Node, forced, kpod
 from tests.support.taken_events import TakenEvents
 
 WHY = "reason: plugin p asks for it: because; forced"

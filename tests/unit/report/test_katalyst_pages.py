@@ -18,7 +18,7 @@ from koordebpf.report.pages.plan import plan_page
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan
 from koordebpf.store.write_log import audited_request, request_sentence
-from tests.scenarios.test_katalyst import Node, forced, hard, kpod, soft
+from tests.strategies.katalyst.test_katalyst_frames import Node, forced, hard, kpod, soft
 from tests.support.values.builders import supposed
 
 REFUSED = RequestNews("disk", "u-1", "", "", "refused", "no_candidate", "it is no pod that plugins were asked about")

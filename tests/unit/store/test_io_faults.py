@@ -33,12 +33,12 @@ from koordebpf.store.rotated_file import RotatedFile
 from koordebpf.store.shadow import WeekKeeper, read_week
 from koordebpf.store.wal import InFlight
 from koordebpf.units import MIB, NS_PER_S
+from tests.jobs.prediction.test_checkpoints import content
+from tests.jobs.usage_series.test_series_snapshot import averages, measured
 from tests.support.io_faults import IoFault, Kind, each_fault
 from tests.support.values.rounds import encoded, wall_ns
-from tests.unit.store.test_checkpoints import content
 from tests.unit.store.test_kept_week import NOW, day
 from tests.unit.store.test_pod_list import MAX_AGE_NS, A, B, state
-from tests.unit.store.test_series_snapshot import averages, measured
 from tests.unit.store.test_wal import decision
 
 FULL = (Kind.FULL_ONCE, Kind.FULL, Kind.SHORT_ONCE, Kind.SHORT)

@@ -8,7 +8,7 @@ from koordebpf.jobs.node_metric.sending import limits, settled, status_patch
 from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.state.series import kinds
 from koordebpf.units import GIB
-from tests.unit.policy.test_node_metric_status import Samples, pod, status
+from tests.jobs.node_metric.test_node_metric_status import Samples, pod, status
 
 _A, _B = ("0", "GPU-a"), ("10", "GPU-b")
 

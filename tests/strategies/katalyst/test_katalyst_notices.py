@@ -8,7 +8,7 @@ from koordebpf.store.sink import NoticeEnded
 from koordebpf.strategies.katalyst.run import KatalystEffects
 from koordebpf.strategies.katalyst.sink import PodNotifier
 from tests.contract.apiserver import until
-from tests.scenarios.test_katalyst import Node, kpod, soft
+from tests.strategies.katalyst.test_katalyst_frames import Node, kpod, soft
 
 
 def test_a_notice_that_was_written_and_one_that_was_not_are_reported(tmp_path: Path) -> None:

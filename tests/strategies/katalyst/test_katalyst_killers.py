@@ -16,7 +16,7 @@ from koordebpf.state.view import ExecutorName, RefusedEviction
 from koordebpf.strategies.katalyst.plugin import SkipSettings
 from koordebpf.strategies.katalyst.settings import KillerSettings
 from koordebpf.units import NS_PER_S
-from tests.scenarios.test_katalyst import QUIET, Node, forced, kpod, soft
+from tests.strategies.katalyst.test_katalyst_frames import QUIET, Node, forced, kpod, soft
 from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, node_plan_of, read_back
 
 BLOCKS = PodDisruptionBudget(

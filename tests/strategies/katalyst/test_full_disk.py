@@ -24,7 +24,7 @@ from koordebpf.strategies.katalyst.values import (
     RootfsUse,
 )
 from koordebpf.units import GIB, NS_PER_S
-from tests.scenarios.test_katalyst import Node, kpod
+from tests.strategies.katalyst.test_katalyst_frames import Node, kpod
 from tests.support.values.builders import NOW_NS, frame
 
 NAME, CAPACITY = KATALYST_EVICTION.name, 100 * GIB

@@ -19,9 +19,9 @@ from koordebpf.state.measured import MeasuredParts
 from koordebpf.state.pods.hook_pods import ApplicationDirectory, HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame
 from koordebpf.strategies.hooks.decide import HOOKS_PART
+from tests.strategies.hooks.test_hooks_others import qos_of
 from tests.support.values.cpu_nodes import cpu_frame
 from tests.support.values.hooks import batch, batch_pod_object
-from tests.unit.policy.test_hooks_others import qos_of
 
 GIB = 1 << 30
 ALL = ("BatchResource", "CPUSetAllocator", "GroupIdentity", "CPUNormalization", "CoreSched", "OOMScoreAdj")
