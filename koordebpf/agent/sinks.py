@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from koordebpf.act.writer.change import FileChange
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.scope import NodeScope
-from koordebpf.configuration.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig, ShadowSettings
 from koordebpf.errors import SupportError
 from koordebpf.report.events import EventPoster, EventSink
 from koordebpf.report.foresight import ForesightSink
@@ -26,7 +26,6 @@ from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.settings import RecorderSettings
-from koordebpf.store.shadow import ShadowSettings
 from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, ReportFailed, Sink
 from koordebpf.store.wal import InFlight
 from koordebpf.units import GIB, MIB

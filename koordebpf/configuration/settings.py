@@ -1,4 +1,4 @@
-"""Which executors the settings of strategies name beside executor.type, and whether an agent can have them."""
+"""The agent's own settings, as one checked value. Koordinator's settings come from the NodeSLO, not from here."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ from koordebpf.slo import feature_gates
 from koordebpf.state.series.store import SeriesSettings
 from koordebpf.state.view import ExecutorName
 from koordebpf.store.recorder.settings import RecorderSettings
-from koordebpf.store.shadow import ShadowSettings
 from koordebpf.strategies.cpu_suppress.values import WakeSettings
-from koordebpf.units import NS_PER_MS, NS_PER_S
+from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 
 SourceName = Literal["file", "kubelet", "api"]
 Compat = Literal["none", "strict"]
@@ -49,6 +48,34 @@ T = TypeVar("T", bound=msgspec.Struct)
 # (kube/cache/reflector.py); a kubelet answers each 10 s.
 _PODS_MAX_AGE_NS: Mapping[SourceName, int] = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
 _ASKING_THE_SERVER = frozenset({"api", "delete"})
+
+
+class ShadowConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One configuration that is judged beside the acting one. `settings` differ from it, by name; none: it enforces."""
+
+    name: Annotated[
+        str,
+        msgspec.Meta(
+            pattern="^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="a name of small letters, digits and dashes"
+        ),
+    ]
+    settings: dict[str, bool | int | float | str | None] = {}
+
+
+class ShadowSettings(msgspec.Struct, frozen=True):
+    """Configurations that are judged on the same rounds as the acting one, and never act.
+
+    `configurations`     at most four, each a name and the settings that differ, as `eviction.coolTime: 2s` or
+                         `memoryEvictThresholdPercent: 80`; without any it is the acting one, enforced. Why none: each
+                         takes as long as a decision.
+    `kubelet_hard_bytes` kubelet's hard threshold of memory.available. Why 100 MiB: kubelet's default.
+    `folder`             keeps what they came to in the last week, in a folder `shadow`; None: only metrics have it. Why
+                         /var/lib/koordebpf: a week is longer than an agent runs.
+    """
+
+    configurations: Annotated[tuple[ShadowConfiguration, ...], msgspec.Meta(max_length=4)] = ()
+    kubelet_hard_bytes: int = 100 * MIB
+    folder: Path | None = Path("/var/lib/koordebpf")
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from koordebpf.configuration.file import API_VERSION, KIND, read_config
 from koordebpf.configuration.schema import sections_of
-from koordebpf.configuration.settings import with_values
+from koordebpf.configuration.settings import ShadowSettings, with_values
 from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.decision.what_if.variant import Variant
 from koordebpf.errors import ConfigError
@@ -18,7 +18,6 @@ from koordebpf.state.guard_facts import GuardFacts
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.view import Frame
 from koordebpf.state.what_if import parse_field
-from koordebpf.store.shadow import ShadowSettings
 
 _FIELDS = ("eviction", "guards", "strategies")  # of the settings those that decide, but for what a NodeSLO says
 _GATES = "featureGates"

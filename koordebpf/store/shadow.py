@@ -1,4 +1,4 @@
-"""Section `shadow` of the settings, and the week of shadow mode in a file: one agent of a node at a time adds to it.
+"""The week of shadow mode in a file: each agent of a node adds to it, one at a time.
 
 A file is complete or not there: it is written beside its place and renamed. What a thread cannot write waits in memory,
 added up.
@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -23,41 +23,11 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.regular_file import make_folder, open_part, open_regular, read_regular_file
 from koordebpf.kernel.io.worker import Supervisor
-from koordebpf.units import MIB
 
-Value = bool | int | float | str | None
 log = logging.getLogger("koordebpf")
 _MOST_BYTES: Final = 1 << 20  # Why: 8 days of 4 configurations are 20 KiB
 _CLOSE_S: Final = 0.5
 FOLDER: Final = "shadow"
-
-
-class ShadowConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One configuration that is judged beside the acting one. `settings` differ from it, by name; none: it enforces."""
-
-    name: Annotated[
-        str,
-        msgspec.Meta(
-            pattern="^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", description="a name of small letters, digits and dashes"
-        ),
-    ]
-    settings: dict[str, Value] = {}
-
-
-class ShadowSettings(msgspec.Struct, frozen=True):
-    """Configurations that are judged on the same rounds as the acting one, and never act.
-
-    `configurations`     at most four, each a name and the settings that differ, as `eviction.coolTime: 2s` or
-                         `memoryEvictThresholdPercent: 80`; without any it is the acting one, enforced. Why none: each
-                         takes as long as a decision.
-    `kubelet_hard_bytes` kubelet's hard threshold of memory.available. Why 100 MiB: kubelet's default.
-    `folder`             keeps what they came to in the last week, in a folder `shadow`; None: only metrics have it. Why
-                         /var/lib/koordebpf: a week is longer than an agent runs.
-    """
-
-    configurations: Annotated[tuple[ShadowConfiguration, ...], msgspec.Meta(max_length=4)] = ()
-    kubelet_hard_bytes: int = 100 * MIB
-    folder: Path | None = Path("/var/lib/koordebpf")
 
 
 def read_week(path: Path) -> ShadowWeek:

@@ -27,13 +27,12 @@ from koordebpf.configuration.file import (
     read_config,
 )
 from koordebpf.configuration.schema import Setting, settings
-from koordebpf.configuration.settings import FEATURE_GATES, AgentConfig
+from koordebpf.configuration.settings import FEATURE_GATES, AgentConfig, ShadowConfiguration
 from koordebpf.errors import ConfigError
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards import EmergencySettings, GuardLimits
 from koordebpf.slo.convert import laid_over
 from koordebpf.state.pods.namespaces import LabelExpression, NamespaceSelector, asked_labels
-from koordebpf.store.shadow import ShadowConfiguration
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 HEAD = {"apiVersion": API_VERSION, "kind": KIND}
