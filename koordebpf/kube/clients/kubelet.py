@@ -7,14 +7,16 @@ with the extra `cri`; it is imported by the first question.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from koordebpf.errors import DecodeError, KubeError
 from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.clients.protobuf import Fields, decode
-from koordebpf.kube.http.transport import Transport
+
+if TYPE_CHECKING:
+    from koordebpf.kube.http.transport import Transport
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 PACKAGE = "v1"
