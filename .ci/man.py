@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from koordebpf.cli import root
-from koordebpf.cli.reference.man import man_pages
+from koordebpf.cli.man import man_pages
 
 
 def main(folder: str) -> None:

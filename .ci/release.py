@@ -83,7 +83,7 @@ def write_chart(folder: Path, epoch: int) -> None:
 def write_manual(folder: Path, epoch: int) -> None:
     """Write the manual pages, as share/man/man1 has them."""
     from koordebpf.cli import root
-    from koordebpf.cli.reference.man import man_pages
+    from koordebpf.cli.man import man_pages
 
     files = {f"man1/{name}": text.encode() for name, text in man_pages(root())}
     _write_archive(folder / f"{_NAME}-man.tar.gz", files, epoch)

@@ -54,7 +54,7 @@ def answer(folder: Path) -> None:
     """Write what this tree answers."""
     folder.mkdir(parents=True)
     from koordebpf.cli import root
-    from koordebpf.cli.reference.man import man_pages
+    from koordebpf.cli.man import man_pages
 
     _write(folder / "help", (f"{name}\n{text}" for name, text in man_pages(root())))
     _write(folder / "metrics", [(ROOT / "deploy/metrics.md").read_text()])

@@ -26,7 +26,7 @@ from koordebpf.kernel.cgroup.pod_directory import open_pod_directory
 from koordebpf.kernel.cgroup.subtree import may_hold
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.plan import RungAction, RungPlan
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, FileKey
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState, FileKey
 
 log = logging.getLogger(__name__)
 

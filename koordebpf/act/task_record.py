@@ -12,7 +12,7 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import this_boot
 from koordebpf.kernel.io.regular_file import KeptFile
-from koordebpf.policy.reconcile.values import TaskSetting
+from koordebpf.policy.reconcile import TaskSetting
 
 E = TypeVar("E")
 

@@ -26,7 +26,7 @@ from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.reconcile import DesiredState
 from koordebpf.policy.strategy import GATE_OFF, Decision
 from koordebpf.runner.runner import Runner
 from koordebpf.state.view import NodeView

@@ -29,10 +29,18 @@ from koordebpf.agent.node_writer import OwnStrategies, open_node_writer
 from koordebpf.agent.parts import AgentParts
 from koordebpf.agent.runners import open_runners
 from koordebpf.agent.serving import node_name, open_metrics, series_metrics, serve_reports
-from koordebpf.agent.sinks import NO_SHADOW, NOT_RECORDED, Sinks, open_recorder, open_shadow, open_sinks
+from koordebpf.agent.sinks import (
+    NO_SHADOW,
+    NOT_RECORDED,
+    Sinks,
+    open_eviction_hooks,
+    open_foresight,
+    open_recorder,
+    open_shadow,
+    open_sinks,
+)
 from koordebpf.agent.taint import open_node_marking
 from koordebpf.agent.tick import Agent
-from koordebpf.agent.warning import open_eviction_hooks, open_foresight
 from koordebpf.attribution.kubelet_root import kubepods_paths
 from koordebpf.collect.cluster_view import check_configuration
 from koordebpf.collect.cpu.sampler import CpuSampler

@@ -17,7 +17,7 @@ from koordebpf.report.http.local_socket import LocalSocket
 from koordebpf.report.http.routes import DecisionServer, Health, ReportServer
 from koordebpf.report.job_pages import WithJobs
 from koordebpf.report.known import KnownPage
-from koordebpf.report.log.formats import log_sink
+from koordebpf.report.log_formats import log_sink
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.page import OwnUsage

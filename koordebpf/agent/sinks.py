@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import secrets
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ from koordebpf.errors import SupportError
 from koordebpf.report.events import EventPoster, EventSink
 from koordebpf.report.foresight import ForesightSink
 from koordebpf.report.http.routes import Health
-from koordebpf.report.log.sink import LogSink
+from koordebpf.report.job_pages import HealthCheck, JobPages
+from koordebpf.report.log_sink import LogSink
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.report.prom.sink import MetricsSink
 from koordebpf.report.recent import Recent
@@ -28,19 +30,43 @@ from koordebpf.store.open_plans import OpenPlans
 from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, ReportFailed, Sink
 from koordebpf.store.wal import InFlight
-from koordebpf.units import GIB, MIB
+from koordebpf.units import GIB, MIB, NS_PER_S
 
 if TYPE_CHECKING:
     from koordebpf.jobs.shadow import ShadowSink
     from koordebpf.report.eviction_hooks import EvictionHookSink
     from koordebpf.store.recorder.recorder import Recorder, Store
 
+CHECK = "eviction-hooks"
 NO_SHADOW = ShadowSettings()
 log = logging.getLogger("koordebpf")
 IN_MEMORY_BYTES = 4 * MIB
 _FILE_BYTES = GIB
 _READER_S = 5.0  # Why: a person who starts the reader after it; the agent does not run meanwhile
 NOT_RECORDED = RecorderSettings(folder=None)
+
+
+def open_eviction_hooks(config: AgentConfig, plans: OpenPlans, beside: JobPages) -> EvictionHookSink | None:
+    """Return the sink that has hooks called, and show in /readyz which of them fail; None: none is set.
+
+    A hook that cannot be called is logged and does not keep the agent from its start.
+    """
+    if not config.eviction_hooks.webhooks:
+        return None
+    from koordebpf.act.eviction_hooks.runner import open_hooks
+    from koordebpf.report.eviction_hooks import EvictionHookSink
+
+    hooks = open_hooks(config.eviction_hooks)
+    beside.checks[CHECK] = lambda: HealthCheck(CHECK, hooks.problem(), time.monotonic_ns(), NS_PER_S)
+    return EvictionHookSink(hooks, plans)
+
+
+def open_foresight(config: AgentConfig, plans: OpenPlans, events: EventPoster | None) -> ForesightSink | None:
+    """Return the sink that warns of evictions ahead; None: it never would."""
+    if not config.eviction_warning.ahead_ns:
+        return None
+    post = events.post if events else None
+    return ForesightSink(config.eviction_warning, plans.node, post, dry_run=plans.dry_run)
 
 
 def open_shadow(config: AgentConfig, scope: NodeScope, node: str) -> ShadowSink | None:

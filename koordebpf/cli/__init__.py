@@ -110,7 +110,7 @@ def run_group(group: click.Group, arguments: list[str] | None, name: str) -> Any
     try:
         return group.main(arguments, prog_name=name)
     except KoordebpfError as error:
-        from koordebpf.report.log.formats import say_last
+        from koordebpf.report.log_formats import say_last
 
         if not say_last(f"{name}: {error}"):
             echo(f"{name}: {error}", err=True)

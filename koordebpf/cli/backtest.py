@@ -9,7 +9,7 @@ import click
 
 from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import read_input
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 from koordebpf.errors import ConfigError
 
 _HELP = """Replay recorded usage and say how often it exceeded the peak that had been predicted.

@@ -92,7 +92,7 @@ def controller(log_format: str, **given: Any) -> None:
       kubectl get nodeslo NODE -o yaml
     """
     from koordebpf.controller.run import ControllerConfig, run_controller
-    from koordebpf.report.log.formats import set_up_logging
+    from koordebpf.report.log_formats import set_up_logging
 
     set_up_logging(json=log_format == "json")
     run_controller(ControllerConfig(**given))

@@ -7,7 +7,7 @@ import sys
 import click
 
 from koordebpf.cli.echo import echo
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import FilePath, read_config_file
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 
 if TYPE_CHECKING:
     from koordebpf.kernel.backends.select import WantedBackend

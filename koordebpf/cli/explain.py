@@ -11,7 +11,7 @@ import click
 
 from koordebpf.cli.echo import echo, echo_json, echo_object
 from koordebpf.cli.inputs import ask_agent, kubeconfig_options, read_input, run_dir_option
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 from koordebpf.errors import ConfigError
 
 _RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")

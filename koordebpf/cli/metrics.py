@@ -10,7 +10,7 @@ import click
 
 from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import ask_agent, run_dir_option
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 from koordebpf.errors import ConfigError, DecodeError, unreadable
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ def plan(
 
 
 def _schema(of: str) -> object:
-    from koordebpf.cli.reference.schemas import object_schema
+    from koordebpf.cli.schemas import object_schema
     from koordebpf.decision.frames import frame_schema, tick_frame_schema
 
     if of in ("plan", "diff"):

@@ -85,7 +85,7 @@ def serve(directory: Path, name: str, token_file: Path | None, config_file: Path
       koordebpf plugin serve --config config.yaml --log-format json
     """
     from koordebpf.configuration.checked import agent_config
-    from koordebpf.report.log.formats import set_up_logging
+    from koordebpf.report.log_formats import set_up_logging
     from koordebpf.slo.convert import laid_over
 
     in_file = read_config_file(config_file)

@@ -8,7 +8,7 @@ import click
 
 from koordebpf.cli.echo import echo, echo_object
 from koordebpf.cli.inputs import run_dir_option
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 
 
 @click.group()

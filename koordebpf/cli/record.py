@@ -44,7 +44,7 @@ def record(
       koordebpf record node.rounds --source api --node-name worker-1 --redact
       koordebpf replay node.rounds
     """
-    from koordebpf.report.log.formats import set_up_logging
+    from koordebpf.report.log_formats import set_up_logging
     from koordebpf.tools.recorder.record import record_rounds
 
     set_up_logging(json=log_format == "json")

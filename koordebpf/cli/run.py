@@ -167,7 +167,7 @@ def run(context: click.Context, /, config_file: Path | None, enforce: bool, **op
     from koordebpf.configuration.file import places
     from koordebpf.configuration.settings import named_gates
     from koordebpf.policy.guards import GuardLimits
-    from koordebpf.report.log.formats import set_up_logging
+    from koordebpf.report.log_formats import set_up_logging
     from koordebpf.slo.convert import laid_over
 
     in_file = read_config_file(config_file)

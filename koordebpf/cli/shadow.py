@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 
 
 class _Defined(click.Command):

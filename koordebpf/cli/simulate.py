@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from koordebpf.cli.echo import echo, echo_json
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 
 _HELP = """Say what other settings would have evicted in RECORDING, and how full the node would have been.
 

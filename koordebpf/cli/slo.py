@@ -10,7 +10,7 @@ import msgspec
 
 from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
-from koordebpf.cli.reference.schemas import schema_option
+from koordebpf.cli.schemas import schema_option
 from koordebpf.errors import ConfigError
 
 

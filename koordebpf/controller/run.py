@@ -25,7 +25,7 @@ from koordebpf.kube.clients.nodeslos import ControllerSource, ControllerState, N
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.report.http.listener import parse_listen
 from koordebpf.report.http.routes import Health, ReportServer
-from koordebpf.report.log.formats import log_sink
+from koordebpf.report.log_formats import log_sink
 from koordebpf.report.prom.controller import ControllerMetrics
 from koordebpf.slo.manager.webhook import Problem
 from koordebpf.units import NS_PER_S

@@ -15,7 +15,7 @@ from koordebpf.policy.detect.stall_evict import stall_evict
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan, PodAction
-from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
+from koordebpf.policy.reconcile import CgroupWrite, SysctlWrite
 from koordebpf.policy.strategy import GATE_OFF, Decision, Strategy
 from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.pods.namespaces import judged

@@ -16,7 +16,7 @@ from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.plan import Candidate, Excluded, PodAction
-from koordebpf.policy.reconcile.values import CgroupWrite, SysctlWrite
+from koordebpf.policy.reconcile import CgroupWrite, SysctlWrite
 from koordebpf.state.view import KillerName, NodeView
 
 GATE_OFF = "gate_off"
@@ -94,7 +94,7 @@ class Decision(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     `skipped`     a short stable word where the round could not be judged: what was written before stays.
     `demands`     what pods are to release.
     `writes`      all cgroup files that the strategy wants now; one that it wants no more is restored. Where several
-                  strategies want a file, `policy.reconcile.order` says who wins.
+                  strategies want a file, `policy.reconcile` says who wins.
     `sysctls`     the same of files of /proc/sys.
     `conditions`  sentences that say why the node is to be marked (`nodeMark`), so that no pod is sent to it.
     `wake_at_ns`  the next round is due then at the latest. None: no hurry.

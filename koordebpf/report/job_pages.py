@@ -1,4 +1,4 @@
-"""What jobs beside the ticks show of themselves: pages, parts of /readyz, and metrics."""
+"""What jobs show of themselves: pages, metrics, and parts of /readyz, which does not depend on them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,32 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from koordebpf.report.health_check import HealthCheck
+from koordebpf.units import NS_PER_S
 
 Families = Iterable[Metric]
+
+
+class HealthCheck(msgspec.Struct, frozen=True):
+    """What a part said last. `at_ns` None: nothing yet; `max_silence_ns`: after that it counts as failing."""
+
+    name: str
+    problem: str | None
+    at_ns: int | None
+    max_silence_ns: int
+
+    def failure(self, now_ns: int) -> str | None:
+        """Return why it does not work, as a sentence; None: it does."""
+        if self.at_ns is None:
+            return self.problem or "no answer yet"
+        silence_ns = now_ns - self.at_ns
+        if silence_ns > self.max_silence_ns:
+            longest = f"{self.max_silence_ns / NS_PER_S:g} s"
+            return f"no answer for {silence_ns / NS_PER_S:.0f} s > {longest}"
+        return self.problem
 
 
 class JobPages:

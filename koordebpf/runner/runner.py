@@ -14,8 +14,8 @@ from prometheus_client.core import Metric
 
 from koordebpf.errors import KoordebpfError
 from koordebpf.policy.strategy import Decision, Strategy
-from koordebpf.report.health_check import HealthCheck
-from koordebpf.report.log.sink import ProblemLog
+from koordebpf.report.job_pages import HealthCheck
+from koordebpf.report.log_sink import ProblemLog
 from koordebpf.report.pod_settings import PodLines
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.pods.facts import PodFacts

@@ -19,7 +19,7 @@ from koordebpf.act.writer.restore import restore_journal
 from koordebpf.errors import ConfigError, KoordebpfError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.regular_file import read_regular_file
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 from koordebpf.policy.strategy import KEPT
 from koordebpf.store.node_lock import is_awaited, is_held
 from koordebpf.store.wal import IN_FLIGHT_PATH

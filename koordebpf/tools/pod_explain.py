@@ -21,7 +21,7 @@ from koordebpf.kernel.cgroup.files import V1_NO_LIMIT_BYTES, CgroupFile, Value, 
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, walk
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.text_file import read_kernel_file
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 from koordebpf.printable import page
 from koordebpf.report.http.local_socket import agent_socket, asked
 from koordebpf.report.pages.columns import cut_middle, filled

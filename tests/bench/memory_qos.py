@@ -11,7 +11,7 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.reconcile import DesiredState
 from koordebpf.policy.strategy import Empty
 from koordebpf.state.measured import Measured, NodeMeasure
 from koordebpf.state.pods.facts import pod_facts

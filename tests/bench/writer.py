@@ -11,7 +11,7 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import format_cpu_list, parse_cpu_list
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from koordebpf.units import NS_PER_S
 from tests.bench.figure import figure
 from tests.bench.report import CannotMeasure, Report

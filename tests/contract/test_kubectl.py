@@ -20,8 +20,7 @@ from koordebpf.kube.remote.cluster import Cluster, open_kubeconfig
 from koordebpf.kube.remote.exec import output_of, text_of
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.audit_record import OpenPlan
-from koordebpf.tools.cluster.asking import Agents
-from koordebpf.tools.cluster.recordings import fetch_recording
+from koordebpf.tools.cluster.asking import Agents, fetch_recording
 from tests.contract.remote_cluster import RemoteCluster, Said, agent_pod
 from tests.support.patience import patience
 from tests.support.values.builders import frame, plan_of, pod

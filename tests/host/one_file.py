@@ -21,7 +21,7 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import Sysctl, Value, is_shared
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, FileKey, SysctlWrite
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState, FileKey, SysctlWrite
 from koordebpf.units import NS_PER_S
 
 ERRORS = (errno.EACCES, errno.EINVAL, errno.EBUSY, errno.ENODEV, errno.EROFS)

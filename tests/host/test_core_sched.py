@@ -12,7 +12,7 @@ import pytest
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import SupportError
 from koordebpf.kernel.proc.tasks import cookie_of
-from koordebpf.policy.reconcile.values import TaskSetting
+from koordebpf.policy.reconcile import TaskSetting
 from koordebpf.strategies.hooks.tasks import CoreCookies
 from koordebpf.strategies.hooks.values import COOKIES
 from tests.conftest import OTHER_MACHINE

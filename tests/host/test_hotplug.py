@@ -22,7 +22,7 @@ from koordebpf.kernel.backends.co_re import KernelSignals
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy, cgroup_id
 from koordebpf.kernel.signals import SignalRequest
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.conftest import MakeSignals

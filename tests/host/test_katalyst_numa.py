@@ -18,7 +18,7 @@ import pytest
 from koordebpf.demo.node import remove_subtree
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.cgroup.tables import numa_held
-from koordebpf.kernel.proc.zoneinfo import Zoneinfo
+from koordebpf.kernel.proc.vmstat import Zoneinfo
 from koordebpf.units import GIB, PAGE_BYTES
 from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent

@@ -26,7 +26,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
-from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
+from koordebpf.policy.reconcile import DesiredState, SysctlWrite
 from koordebpf.slo.spec import parse_spec
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.resctrl.decide import Members

@@ -23,7 +23,7 @@ from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import Sysctl
-from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
+from koordebpf.policy.reconcile import DesiredState, SysctlWrite
 from tests.contract.apiserver import until
 from tests.host.fake_mount import mounted
 from tests.host.live_agent import LiveAgent

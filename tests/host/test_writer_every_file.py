@@ -16,7 +16,7 @@ from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_table
 from koordebpf.kernel.cgroup.tables import Table
-from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.reconcile import DesiredState
 from koordebpf.units import MIB, NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.one_file import ERRORS, MOMENTS, killed_at_write

@@ -24,7 +24,7 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.places import Places
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import Sysctl, broken_sysctl_rule
-from koordebpf.policy.reconcile.values import DesiredState, FileKey, SysctlWrite
+from koordebpf.policy.reconcile import DesiredState, FileKey, SysctlWrite
 from tests.conftest import OTHER_MACHINE
 from tests.contract.apiserver import until
 from tests.host.fake_mount import mounted

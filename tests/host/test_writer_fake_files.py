@@ -21,7 +21,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile, Version
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers
 from koordebpf.kernel.cgroup.tables import Table
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 from koordebpf.units import MIB
 from tests.conftest import OTHER_MACHINE
 from tests.host.fake_mount import mounted

@@ -16,7 +16,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.cgroup.tables import Table, with_rows
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.one_file import MOMENTS, OWNER, OneFile, write_and_be_killed

@@ -15,7 +15,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.cgroup.tables import Table
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from tests.conftest import OTHER_MACHINE
 from tests.support.loop_disk import LoopDisk
 

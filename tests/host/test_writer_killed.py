@@ -17,7 +17,7 @@ from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.restore import restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import format_cpu_list
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from tests.host.rigs.cgroups import CPUS, QUOTA, SHARES, TREE, Cgroups, made_cgroups, two_cpus
 
 ROOT = Path(__file__).parents[2]

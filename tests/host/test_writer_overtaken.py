@@ -18,7 +18,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.tables import Table
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from tests.host.fake_mount import mounted
 from tests.support.fake_cgroups import FakeNumbers, FakeThrottle
 

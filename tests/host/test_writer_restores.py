@@ -12,7 +12,7 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.restore import WAIT_S, restore_journal
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.kernel.cgroup.files import Sysctl, format_cpu_list
-from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite
+from koordebpf.policy.reconcile import DesiredState, SysctlWrite
 from koordebpf.units import NS_PER_S
 from tests.conftest import OTHER_MACHINE
 from tests.host.provoke import MACHINE_BYTES, MIB

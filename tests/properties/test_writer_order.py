@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from koordebpf.kernel.cgroup.files import IDLE_SHARES, CgroupFile, Sysctl, is_table, settled, shares_of_weight
 from koordebpf.kernel.cgroup.tables import Table
-from koordebpf.policy.reconcile.order import plan_writes
-from koordebpf.policy.reconcile.values import OwnQuota, fitting_quotas
+from koordebpf.policy.reconcile import OwnQuota, fitting_quotas, plan_writes
 from koordebpf.units import MIB
 from tests.support.values.cpuset_rules import CpusetTree, below, parent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from koordebpf.cli import root
-from koordebpf.cli.reference.man import codes_of, man_pages
+from koordebpf.cli.man import codes_of, man_pages
 from tests.rules.offenders import report
 from tests.rules.pages import ROOT, name_of
 from tests.unit.cli.test_reference import COMMANDS
@@ -45,7 +45,7 @@ def test_exit_codes_of_commands_are_in_the_table() -> None:
         known |= {128} if group == "demo" else set()  # of 128 + n, which stand in the table as they are
         for path in paths:
             wrong += [f"{name_of(path)}:{line}: {code}" for code, line in codes_in(path).items() if code not in known]
-    report(wrong, "these exit codes must be in SPECIAL of cli/reference/man.py")
+    report(wrong, "these exit codes must be in SPECIAL of cli/man.py")
 
 
 def test_a_manual_page_has_every_option_of_its_command() -> None:
@@ -57,4 +57,4 @@ def test_a_manual_page_has_every_option_of_its_command() -> None:
         wrong += [f"{page}: {option}" for option in sorted(named) if option not in text]
         if f".B {max(codes_of(name))}" not in text:
             wrong.append(f"{page}: exit code {max(codes_of(name))}")
-    report(wrong, "these manual pages must have these (cli/reference/man.py)")
+    report(wrong, "these manual pages must have these (cli/man.py)")

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from koordebpf.cli import root
-from koordebpf.cli.reference.man import exit_code_table
+from koordebpf.cli.man import exit_code_table
 from koordebpf.decision.what_if.week import DEFINITIONS
 from koordebpf.demo.screen import Screen
 from koordebpf.demo.story import LIMIT_BYTES, STORIES

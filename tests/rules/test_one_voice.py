@@ -15,13 +15,14 @@ DOORS = {
     "demo/screen.py": "escapes all but its own colours",
     "demo/workers.py": "JSON for the demo's own pipe",
     "store/audit.py": "lines of json_bytes",
-    "report/log/formats.py": "the handlers whose formatters escape",
+    "report/log_formats.py": "the handlers whose formatters escape",
     "tools/top/screen.py": "rich, given Text of page_lines: no markup, no controls",
 }
 # What a text of several lines is joined with: by hand, a newline in a name would begin a line.
 _JOINS_ALLOWED = {
+    "cli/man.py",  # pages of the help, where no name of a tenant stands
     "printable.py",
-    "report/log/formats.py",
+    "report/log_formats.py",
     "report/pages/plan.py",  # blocks of page()
     "report/pages/plan_diff.py",
     "report/http/listener.py",  # HTTP

@@ -13,7 +13,6 @@ LEAST_LINES = 40
 # Files that are small and have one importer, and why. It only shrinks: one that needs no reason any more fails a test.
 REASONS = {
     "jobs/usage_series/values.py": "each job's settings are in its values.py, which the configuration imports",
-    "kernel/proc/self_usage.py": "psutil comes in through kernel only",
     "kube/sources/cnr.py": "a resource that is watched, by its name",
     "report/pages/strategies.py": "a page of koordebpf config",
     "report/prom/dead_man.py": "prometheus_client comes in through report only",

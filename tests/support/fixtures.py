@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pytest
 
 import tests.support.values.profiles  # noqa: F401
-from koordebpf.report.log.formats import log_sink
+from koordebpf.report.log_formats import log_sink
 
 Tree: TypeAlias = Mapping[str, "str | bytes | Tree"]
 

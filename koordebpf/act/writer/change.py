@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from koordebpf.kernel.cgroup.files import Value, Version
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 
 # Why: a cgroup is looked at within two rounds of its mkdir; in that time the one above it is written four times a round
 _LATELY = 16

@@ -9,7 +9,7 @@ import msgspec
 from koordebpf.act.writer.places import Original, Places
 from koordebpf.kernel.cgroup.files import Value
 from koordebpf.kernel.cgroup.tables import Table, differing, with_rows
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 from koordebpf.units import NS_PER_S
 
 _HOUR_NS = 3600 * NS_PER_S

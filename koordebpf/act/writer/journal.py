@@ -26,7 +26,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.degraded import Degraded, reason_of
 from koordebpf.kernel.io.regular_file import open_part, open_regular, read_regular_file
-from koordebpf.policy.reconcile.values import FileKey, is_below_mount
+from koordebpf.policy.reconcile import FileKey, is_below_mount
 from koordebpf.units import MIB
 
 # A tmpfs: it lives as long as the cgroups and sysctls do whose values it holds.

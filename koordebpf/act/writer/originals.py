@@ -16,7 +16,7 @@ from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, is_throttle
 from koordebpf.kernel.cgroup.tables import Table, overlaid, with_changes
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 from koordebpf.units import NS_PER_S
 
 # At one call. Why 48: they are 0.5 ms; all of 440 files at once are 4. Why 60: of any number all are due in a minute.

@@ -13,7 +13,7 @@ from pathlib import Path
 from koordebpf.act.writer.places import Held
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.inotify import IN_IGNORED, IN_MODIFY, IN_Q_OVERFLOW, Inotify
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 
 log = logging.getLogger("koordebpf")
 

@@ -8,7 +8,7 @@ import msgspec
 
 from koordebpf.act.writer.places import Original
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 
 SUPPRESS = "suppress"  # also of records without an owner: the ladder had a journal of its own then
 LADDER = "ladder"

@@ -13,7 +13,7 @@ from koordebpf.act.writer.places import Held, Original, Places, Unusable, look, 
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.cgroup.hierarchy import walk
-from koordebpf.policy.reconcile.values import FileKey, OwnQuota, fitting_quotas
+from koordebpf.policy.reconcile import FileKey, OwnQuota, fitting_quotas
 
 
 class CappedQuotas(msgspec.Struct):

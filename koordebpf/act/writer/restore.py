@@ -18,8 +18,7 @@ from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_shared
 from koordebpf.kernel.cgroup.tables import Table, with_changes
 from koordebpf.kernel.io.text_file import read_kernel_file
-from koordebpf.policy.reconcile.order import plan_writes
-from koordebpf.policy.reconcile.values import FileKey, PlannedWrite
+from koordebpf.policy.reconcile import FileKey, PlannedWrite, plan_writes
 
 _REASON = "it held this before the first write"
 # Why half a second: to the kernel a removed cgroup has its quota until a grace period of RCU is over, 20 to 100 ms.

@@ -22,8 +22,7 @@ from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.cgroup.lifted import is_lifted
-from koordebpf.policy.reconcile.order import Demand, joined, owners_of, plan_writes
-from koordebpf.policy.reconcile.values import DesiredState, FileKey, PlannedWrite
+from koordebpf.policy.reconcile import Demand, DesiredState, FileKey, PlannedWrite, joined, owners_of, plan_writes
 
 log = logging.getLogger("koordebpf")
 Files = Collection[CgroupFile] | None
@@ -198,7 +197,7 @@ class CgroupWriter:
         """Make the files hold what is desired; say what was changed, and what could not be.
 
         `desired` is all that the owner wants now: its other files are forgotten and stay as they are. What a file held
-        at first stays in the journal. Where several owners want a file, `policy.reconcile.order` says who wins.
+        at first stays in the journal. Where several owners want a file, `policy.reconcile` says who wins.
 
         Raises:  ConfigError: a value that its file cannot hold.
         """

@@ -25,7 +25,7 @@ def _pass_on(reached: Reached, node: str, command: tuple[str, ...]) -> None:
     """
     from koordebpf.kube.remote.exec import text_of
     from koordebpf.kube.remote.pods import CONTAINER
-    from koordebpf.tools.cluster.recordings import agent_on
+    from koordebpf.tools.cluster.asking import agent_on
 
     with reached.agents() as agents:
         pod = agent_on(agents, node)
@@ -221,7 +221,7 @@ def record(node: str, folder: Path | None, reached: Reached) -> None:
       kubectl koordebpf record worker-1
       koordebpf replay worker-1.recording --set memoryEvictThresholdPercent=85
     """
-    from koordebpf.tools.cluster.recordings import fetch_recording
+    from koordebpf.tools.cluster.asking import fetch_recording
     from koordebpf.units import format_bytes
 
     place = folder or Path(f"{node}.recording")
@@ -245,7 +245,7 @@ def report(node: str, arguments: tuple[str, ...], reached: Reached) -> None:
     """
     if importlib.util.find_spec("koordebpf.cli.report") is None:
         raise SupportError("report", "this version of koordebpf has no such command", "Use record, then replay.")
-    from koordebpf.tools.cluster.recordings import fetch_recording
+    from koordebpf.tools.cluster.asking import fetch_recording
 
     with tempfile.TemporaryDirectory(prefix="koordebpf-") as folder:
         place = Path(folder) / f"{Path(node).name}.recording"

@@ -26,7 +26,7 @@ from koordebpf.kube.colocation.node_metrics import MANAGER, NodeMetricReflector,
 from koordebpf.kube.http.refusal import jittered
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
-from koordebpf.report.health_check import HealthCheck
+from koordebpf.report.job_pages import HealthCheck
 from koordebpf.units import NS_PER_S
 
 if TYPE_CHECKING:

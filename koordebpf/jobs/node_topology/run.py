@@ -28,7 +28,7 @@ from koordebpf.kube.colocation.node_topologies import NodeTopologies
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.cpu_manager import STATE
 from koordebpf.quantity import parse_quantity
-from koordebpf.report.health_check import HealthCheck
+from koordebpf.report.job_pages import HealthCheck
 from koordebpf.report.prom.koordlet import node_gauge
 from koordebpf.runner.context import open_own_kubelet
 from koordebpf.slo.pods.cpu_placement import SharePools

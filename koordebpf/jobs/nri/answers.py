@@ -26,8 +26,8 @@ from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.tasks import shorten_time_slice
 from koordebpf.kube.nri.values import BUCKETS_MS, Answer, NriContainer, NriCounts, NriPod, NriResources
-from koordebpf.report.health_check import HealthCheck
-from koordebpf.report.log.sink import ProblemLog
+from koordebpf.report.job_pages import HealthCheck
+from koordebpf.report.log_sink import ProblemLog
 from koordebpf.slo.pods.resource_status import NodePools, node_pools
 from koordebpf.state.pods.hook_pods import HookContainer, HookPod, HooksMeasured, annotated_pod
 from koordebpf.state.series.store import NodeSeries

@@ -1,4 +1,4 @@
-"""CPU time that was used, by the whole machine and by one cgroup, and what a cgroup may use: through kept fds."""
+"""CPU time that was used, by the whole machine, one cgroup or this process, and what a cgroup may use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
@@ -20,6 +21,37 @@ _LINE_BYTES = 1 << 8  # ten numbers of up to 20 digits; the CPUs one by one come
 _CPUS_BYTES = 1 << 20  # 8,192 lines as long as on a machine that is up for a year
 _FILE_BYTES = 1 << 15  # the longest list of CPUs, every other one of 8,192, has 20 KB
 _FIELDS = 8  # user nice system idle iowait irq softirq steal; guest and guest_nice are in user and nice already
+
+
+class SelfUsage(msgspec.Struct, frozen=True):
+    """CPU seconds (user and system) since start and memory of this process; `started_s` is the time of day."""
+
+    cpu_s: float
+    rss_bytes: int
+    virtual_bytes: int
+    threads: int
+    open_fds: int
+    started_s: float
+
+
+class SelfUsageReader:
+    """Reads this process's own usage."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+
+    def read(self) -> SelfUsage:
+        """Return the usage now."""
+        with self._process.oneshot():
+            times, memory = self._process.cpu_times(), self._process.memory_info()
+            return SelfUsage(
+                cpu_s=times.user + times.system,
+                rss_bytes=memory.rss,
+                virtual_bytes=memory.vms,
+                threads=self._process.num_threads(),
+                open_fds=self._process.num_fds(),
+                started_s=self._process.create_time(),
+            )
 
 
 class NodeCpuTime(ProcFile):

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
-from koordebpf.kernel.proc.self_usage import SelfUsageReader
+from koordebpf.kernel.proc.cpu_usage import SelfUsageReader
 from koordebpf.report.http.listener import Reply
 
 _OPEN_METRICS: Final = "application/openmetrics-text"

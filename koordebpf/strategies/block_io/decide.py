@@ -14,7 +14,7 @@ from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name, table_maximum
 from koordebpf.kernel.cgroup.tables import Table, tighter
 from koordebpf.kernel.host.strategy_files import cgroup_file
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.slo.strategies.resource_qos import Block, IOConfig, QOSClass
 from koordebpf.state.view import NodeView

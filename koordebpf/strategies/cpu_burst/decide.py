@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from koordebpf.kernel.cgroup.files import MIN_QUOTA_US, CgroupFile
 from koordebpf.kernel.host.strategy_files import cgroup_file
 from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION, is_normalized, normalization_ratio
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
 from koordebpf.state.pods.hook_pods import HookPod

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from koordebpf.slo.pods.cpu_placement import BoundPod, withheld_from_be
 from koordebpf.state.cpu.measured import BeCgroup, BeQuota, Cpu, CpuUsage, CpuView, OtherPodsCpu, PodCpu
 from koordebpf.strategies.cpu_suppress.values import SuppressState, Use

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import KEPT, Decision, Explanation, Strategy
 from koordebpf.state.cpu.measured import CpuView
 from koordebpf.state.view import NodeView

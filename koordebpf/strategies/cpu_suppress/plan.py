@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuUsage, CpuView
 from koordebpf.state.stalls.ledger import caused_stalls, is_latency_sensitive

@@ -16,7 +16,7 @@ from koordebpf.act.writer.restore import WAIT_S
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import KoordebpfError
 from koordebpf.kernel.io.regular_file import KeptFile
-from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.reconcile import DesiredState
 from koordebpf.policy.strategy import KEPT, Decision
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import Runner

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.reconcile import DesiredState
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 # using: the values are suppression's. recovered: they were seen to be what they would be without it. unknown: nothing

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.host.strategy_files import CORE_SCHEDULING, KernelFile, cgroup_file, machine_file
 from koordebpf.policy.cpu_normalization import CPU_NORMALIZATION, normalization_ratio
-from koordebpf.policy.reconcile.values import CgroupWrite, HookWrite, TaskSetting, paths_of
+from koordebpf.policy.reconcile import CgroupWrite, HookWrite, TaskSetting, paths_of
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy

@@ -14,7 +14,7 @@ from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.errors import KoordebpfError, SupportError, os_reason
 from koordebpf.kernel.cgroup.subtree import pids
 from koordebpf.kernel.proc.tasks import change_score, cookie_of, give_new_cookie, share_cookie
-from koordebpf.policy.reconcile.values import TaskSetting
+from koordebpf.policy.reconcile import TaskSetting
 
 _MOST_DIRECTORIES = 256  # Why: an init system makes some tens; what a tenant makes beyond costs this agent nothing
 _COOKIE_OWNER, _SCORE_OWNER = "coreSched", "oomScoreAdj"

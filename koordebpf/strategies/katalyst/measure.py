@@ -19,8 +19,7 @@ from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.psi import PressureFile
-from koordebpf.kernel.proc.vmstat import Vmstat
-from koordebpf.kernel.proc.zoneinfo import Zoneinfo
+from koordebpf.kernel.proc.vmstat import Vmstat, Zoneinfo
 from koordebpf.state.cnr import Cnr
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.strategies.katalyst.rootfs import RootfsCollector

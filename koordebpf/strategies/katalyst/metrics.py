@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from koordebpf.report.health_check import HealthCheck
+from koordebpf.report.job_pages import HealthCheck
 from koordebpf.report.prom.bounded import BoundedCounts, by_label
 from koordebpf.report.prom.decision import Histogram
 from koordebpf.slo.katalyst import EFFECTS, TAINT_PREFIX

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.policy.strategy import Decision, RequestNews
-from koordebpf.report.health_check import HealthCheck
+from koordebpf.report.job_pages import HealthCheck
 from koordebpf.runner.context import Measuring, NodeContext
 from koordebpf.runner.runner import Runner
 from koordebpf.slo.katalyst import TAINT_PREFIX, cnr_taints_of, taints_of

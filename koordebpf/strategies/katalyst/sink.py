@@ -21,7 +21,7 @@ from prometheus_client.core import Metric
 from koordebpf.kernel.io.worker import Worker
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.strategy import SoftNotice
-from koordebpf.report.health_check import HealthCheck
+from koordebpf.report.job_pages import HealthCheck
 from koordebpf.slo.katalyst_access import Validation
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.store.sink import Event, NoticeEnded, RoundEnded

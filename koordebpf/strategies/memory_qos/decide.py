@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.host.strategy_files import cgroup_file
-from koordebpf.policy.reconcile.values import CgroupWrite, HookWrite, paths_of
+from koordebpf.policy.reconcile import CgroupWrite, HookWrite, paths_of
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.strategies.resource_qos import DEFAULT_RESOURCE_QOS, MemoryQOS, QOSClass, ResourceQOSStrategy

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.host.strategy_files import cgroup_file
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.page_cache.values import CachePod, PageCacheMeasured, PageCacheSettings, SensitivePod

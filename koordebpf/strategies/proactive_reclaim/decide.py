@@ -9,7 +9,7 @@ import msgspec
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.host.strategy_files import KernelFile
 from koordebpf.policy.plan import PodAction
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.proactive_reclaim.values import (

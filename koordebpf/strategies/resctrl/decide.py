@@ -9,7 +9,7 @@ import msgspec
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.host.strategy_files import machine_file
 from koordebpf.policy.plan import PodAction
-from koordebpf.policy.reconcile.values import SysctlWrite
+from koordebpf.policy.reconcile import SysctlWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.slo.pods.qos import QOS_LABEL, koord_qos_or_default
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS

@@ -8,7 +8,7 @@ import msgspec
 
 from koordebpf.kernel.cgroup.files import Sysctl, broken_sysctl_rule
 from koordebpf.kernel.host.strategy_files import SCHED_FEATURES, machine_file
-from koordebpf.policy.reconcile.values import SysctlWrite
+from koordebpf.policy.reconcile import SysctlWrite
 from koordebpf.policy.strategy import Decision, Empty, Strategy
 from koordebpf.printable import printable
 from koordebpf.slo.strategies.system import SystemStrategy

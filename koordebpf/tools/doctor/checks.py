@@ -39,7 +39,7 @@ from koordebpf.kernel.host.strategy_files import support_of_strategies
 from koordebpf.kernel.host.support import host_line, support_of_files
 from koordebpf.kernel.signals import SUMS_ONLY_NS, BackendName, SignalSource
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 from koordebpf.report.http.local_socket import agent_socket, asked
 from koordebpf.report.known import KnownObjects
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST

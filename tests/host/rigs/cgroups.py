@@ -18,7 +18,7 @@ from koordebpf.errors import SupportError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from tests.conftest import OTHER_MACHINE
 from tests.host.rigs.live_node import BURN
 from tests.support.hierarchies import Hierarchies

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule
 from koordebpf.kube.cache.objects import Pod
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.strategies.block_io.decide import wanted
 from koordebpf.strategies.block_io.values import BLKIO_QOS_ANNOTATION, BlockIOSettings, block_io_view

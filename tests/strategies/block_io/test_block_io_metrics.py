@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import Empty
 from koordebpf.strategies.block_io.decide import BlockIODecision
 from koordebpf.strategies.block_io.run import BlockIOMetrics

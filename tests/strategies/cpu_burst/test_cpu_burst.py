@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.order import Demand, joined
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, Demand, DesiredState, joined
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST, Tokens, is_allowed, node_state

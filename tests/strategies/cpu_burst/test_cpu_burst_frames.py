@@ -14,7 +14,7 @@ from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kube.cache.objects import Node, ObjectMeta
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.pods.hook_pods import HooksMeasured, PodDirectory
 from koordebpf.state.view import Frame

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.kernel.io.regular_file import KeptFile
-from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.reconcile import DesiredState
 from koordebpf.strategies.cpu_suppress.decide import SuppressDecision
 from koordebpf.strategies.cpu_suppress.plan import SuppressPlan
 from koordebpf.strategies.cpu_suppress.run import Suppression, SuppressionMetrics, _read

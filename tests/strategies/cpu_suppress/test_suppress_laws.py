@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from koordebpf.decision.node_plan import OtherDecision
 from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule, format_cpu_list
-from koordebpf.policy.reconcile.order import plan_writes
-from koordebpf.policy.reconcile.values import DesiredState, wanted_values
+from koordebpf.policy.reconcile import DesiredState, plan_writes, wanted_values
 from koordebpf.report.pages.plan import decision_blocks
 from koordebpf.state.cpu.measured import CpuTopology
 from koordebpf.state.view import NodeView

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.policy.reconcile.values import DesiredState, wanted_values
+from koordebpf.policy.reconcile import DesiredState, wanted_values
 from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.slo.spec import NodeSLOSpec
 from koordebpf.state.pods.hook_pods import HookPod, PodDirectory, annotated_pod

@@ -14,7 +14,7 @@ import pytest
 
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.kernel.proc.tasks import change_score
-from koordebpf.policy.reconcile.values import TaskSetting
+from koordebpf.policy.reconcile import TaskSetting
 from koordebpf.strategies.hooks.tasks import OomScores, processes_in
 
 NAME = max(line.rpartition("/")[2] for line in Path("/proc/self/cgroup").read_text().splitlines())

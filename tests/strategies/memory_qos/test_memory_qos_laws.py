@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.values import DesiredState, wanted_values
+from koordebpf.policy.reconcile import DesiredState, wanted_values
 from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.strategies.memory_qos.decide import WantedOfNode
 from koordebpf.strategies.memory_qos.values import MemoryPod, MemoryQosMeasured, MemoryQosRules, MemoryQosView

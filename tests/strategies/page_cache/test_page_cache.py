@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.order import joined
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState, joined
 from koordebpf.state.build import view_of_frame
 from koordebpf.strategies.page_cache.decide import (
     BE_PAGE_CACHE_SUPPRESS,

@@ -14,7 +14,7 @@ from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import Sysctl
 from koordebpf.kernel.host.schemata import format_part, parse_part, parse_schemata
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
+from koordebpf.policy.reconcile import DesiredState, SysctlWrite, wanted_values
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.pods.hook_pods import PodDirectory

@@ -16,8 +16,7 @@ from koordebpf.decision.strategies import FEATURE_GATES, decide_strategies, sect
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.reconcile.order import joined
-from koordebpf.policy.reconcile.values import DesiredState, SysctlWrite, wanted_values
+from koordebpf.policy.reconcile import DesiredState, SysctlWrite, joined, wanted_values
 from koordebpf.slo.spec import parse_spec
 from koordebpf.slo.strategies.system import SystemStrategy
 from koordebpf.state.build import view_of_frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.host.strategy_files import cgroup_file
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.state.view import NodeView
 from koordebpf.units import NS_PER_S

@@ -13,7 +13,7 @@ from koordebpf.act.writer.places import Original, Places
 from koordebpf.act.writer.quotas import CutQuotas
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 
 
 def quota(path: str) -> FileKey:

@@ -14,7 +14,7 @@ from koordebpf.act.writer.places import Held, Original, Places
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.tables import Table
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 from koordebpf.units import NS_PER_S
 
 CPUS = CgroupFile.CPUSET_CPUS

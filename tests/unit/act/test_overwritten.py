@@ -12,7 +12,7 @@ import pytest
 from koordebpf.act.writer.overwritten import Overwritten
 from koordebpf.act.writer.places import Held
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.values import FileKey
+from koordebpf.policy.reconcile import FileKey
 
 BE, POD = ("be.slice", CgroupFile.CPU_QUOTA), ("be.slice/pod", CgroupFile.CPU_QUOTA)
 

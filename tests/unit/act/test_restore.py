@@ -20,7 +20,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 
 POD = ("pod", CgroupFile.MEMORY_HIGH)
 HIGH = "pod/memory.high"

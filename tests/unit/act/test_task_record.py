@@ -9,7 +9,7 @@ import pytest
 
 from koordebpf.act.task_record import TaskRecord, TaskReports
 from koordebpf.act.writer.change import FileChange, WriteResult
-from koordebpf.policy.reconcile.values import TaskSetting
+from koordebpf.policy.reconcile import TaskSetting
 
 SETTING = TaskSetting("pod/a", "team/web", "a", 700, "OOMScoreAdj", "annotation oom-score-adj")
 

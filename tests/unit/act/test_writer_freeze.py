@@ -13,7 +13,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, format_value, parse_value
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 
 FREEZE = CgroupFile.FREEZE
 

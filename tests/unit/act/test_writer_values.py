@@ -14,8 +14,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.policy.reconcile.order import plan_writes
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, SysctlWrite, wanted_values
+from koordebpf.policy.reconcile import CgroupWrite, DesiredState, SysctlWrite, plan_writes, wanted_values
 from koordebpf.units import PAGE_BYTES
 
 CPUS = CgroupFile.CPUSET_CPUS

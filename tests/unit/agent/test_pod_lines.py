@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import Empty, Strategy
 from koordebpf.report.pod_settings import PodLines, PodSetting, pod_settings
 from koordebpf.state.build import view_of_frame

@@ -23,7 +23,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, MemoryHierarchy
-from koordebpf.policy.reconcile.values import CgroupWrite, TaskSetting
+from koordebpf.policy.reconcile import CgroupWrite, TaskSetting
 from koordebpf.policy.strategy import GATE_OFF, Empty
 from koordebpf.runner.context import NodeContext
 from koordebpf.runner.runner import Runner

@@ -20,7 +20,7 @@ from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.decide import decide
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
-from koordebpf.policy.reconcile.values import DesiredState
+from koordebpf.policy.reconcile import DesiredState
 from koordebpf.report.events import EventPoster
 from koordebpf.report.http.routes import Health
 from koordebpf.report.pages.explain import decode_audit

@@ -91,7 +91,7 @@ class Runs:
         self._configs: list[AgentConfig] = []
         monkeypatch.setattr("koordebpf.agent.run.run_agent", self._configs.append)
         # What it says of the configuration goes to the log of the test.
-        monkeypatch.setattr("koordebpf.report.log.formats.set_up_logging", lambda **_: None)
+        monkeypatch.setattr("koordebpf.report.log_formats.set_up_logging", lambda **_: None)
 
     def __call__(self, *arguments: str, **environ: str) -> AgentConfig:
         with self._caplog.at_level(logging.INFO, logger="koordebpf"):

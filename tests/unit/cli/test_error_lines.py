@@ -32,7 +32,7 @@ def typed(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     # It would stay in force for the tests after this one.
-    monkeypatch.setattr("koordebpf.report.log.formats.set_up_logging", lambda **_: None)
+    monkeypatch.setattr("koordebpf.report.log_formats.set_up_logging", lambda **_: None)
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     return Typed(capfd)

@@ -18,8 +18,8 @@ from jsonschema import Draft202012Validator
 from koordebpf import errors
 from koordebpf.cli import root
 from koordebpf.cli.explain import node
-from koordebpf.cli.reference.man import GENERAL, SPECIAL, man_pages
-from koordebpf.cli.reference.schemas import TYPES, object_schema
+from koordebpf.cli.man import GENERAL, SPECIAL, man_pages
+from koordebpf.cli.schemas import TYPES, object_schema
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from koordebpf.agent.jobs import Collector, Schedule
 from koordebpf.clock import Due
-from koordebpf.collect.collector import Collector, Schedule
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.io.loop import Loop

@@ -8,7 +8,7 @@ import pytest
 
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.tables import numa_held
-from koordebpf.kernel.proc.zoneinfo import Zoneinfo, ZoneValues
+from koordebpf.kernel.proc.vmstat import Zoneinfo, ZoneValues
 from koordebpf.units import PAGE_BYTES
 
 ZONE = """Node {node}, zone   {name}

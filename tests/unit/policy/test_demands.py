@@ -6,8 +6,7 @@ import pytest
 
 from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl, Value
 from koordebpf.kernel.cgroup.tables import Table
-from koordebpf.policy.reconcile.order import Demand, joined, owners_of
-from koordebpf.policy.reconcile.values import CgroupWrite, DesiredState, SysctlWrite, wanted_values
+from koordebpf.policy.reconcile import CgroupWrite, Demand, DesiredState, SysctlWrite, joined, owners_of, wanted_values
 
 QUOTA, HIGH, FREEZE = CgroupFile.CPU_QUOTA, CgroupFile.MEMORY_HIGH, CgroupFile.FREEZE
 

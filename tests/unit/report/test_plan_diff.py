@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.cli.reference.schemas import object_schema
+from koordebpf.cli.schemas import object_schema
 from koordebpf.report.pages.plan_diff import PlanDiff, diff_page, plan_diff
 from koordebpf.state.cpu.measured import CpuWindow
 from koordebpf.state.view import Frame

@@ -14,7 +14,7 @@ from koordebpf.decision.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.reconcile.values import CgroupWrite
+from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff
 from koordebpf.report.sentences import headline

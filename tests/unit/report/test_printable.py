@@ -27,7 +27,7 @@ from koordebpf.events.records import CgroupMkdir, OomKill
 from koordebpf.kernel.signals import SignalQuality, SignalSource
 from koordebpf.printable import json_bytes, page, printable, printable_text
 from koordebpf.report.events import eviction_event
-from koordebpf.report.log.formats import JsonFormatter, TextFormatter
+from koordebpf.report.log_formats import JsonFormatter, TextFormatter
 from koordebpf.report.pages.explain import explained, explained_writes
 from koordebpf.report.pages.plan import plan_page
 from koordebpf.report.pages.plan_diff import diff_page, plan_diff

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from koordebpf.report.log.sink import ProblemLog
+from koordebpf.report.log_sink import ProblemLog
 from koordebpf.units import NS_PER_S
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordebpf.cli.reference.schemas import object_schema
+from koordebpf.cli.schemas import object_schema
 from koordebpf.errors import KubeError
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.detect.verdict import Verdict
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Holding, Plan, Victim
 from koordebpf.report.events import EventPoster, PodEvent, eviction_event
-from koordebpf.report.log.formats import JsonFormatter
+from koordebpf.report.log_formats import JsonFormatter
 from koordebpf.report.pages.explain import decode_audit
 from koordebpf.report.sentences import outcome_sentence, tick_sentence
 from koordebpf.state.amount import MEMORY

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.report.log.formats import JsonFormatter, QueuedHandler, log_sink, say_last, set_up_logging
+from koordebpf.report.log_formats import JsonFormatter, QueuedHandler, log_sink, say_last, set_up_logging
 from koordebpf.store.audit import open_audit
 from koordebpf.store.line_sink import LineSink, write_whole
 from tests.contract.apiserver import until

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.cli import _group
-from koordebpf.cli.reference.schemas import object_schema
+from koordebpf.cli.schemas import object_schema
 from koordebpf.decision.decide_tick import decided_again, encode_decision
 from koordebpf.errors import ConfigError
 from koordebpf.events.records import OomKill

@@ -10,7 +10,6 @@ import click
 from koordebpf.cli.echo import echo_json
 
 F = TypeVar("F", bound=Callable[..., Any])
-
 # Name → module and type. Imported only by who asks for a schema.
 TYPES: Mapping[str, str] = {
     "audit": "koordebpf.store.audit_record.AuditRecord",

@@ -1,1 +1,0 @@
-"""Log lines for people and as JSON."""
