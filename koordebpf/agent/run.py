@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from koordebpf.act.evict.actuator import Actuator, OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor
-from koordebpf.act.eviction_hooks.settings import NO_HOOKS
+from koordebpf.act.eviction_hook_settings import NO_HOOKS
 from koordebpf.agent.emergency import open_emergency, open_kept_list
 from koordebpf.agent.executors import open_actions, open_executor, open_kill, open_killers, open_overdue_kill
 from koordebpf.agent.jobs import open_jobs, open_schedule

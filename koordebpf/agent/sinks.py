@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from koordebpf.act.writer.change import FileChange
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.scope import NodeScope
-from koordebpf.configuration.settings import AgentConfig, ShadowSettings
+from koordebpf.configuration.settings import AgentConfig, RecorderSettings, ShadowSettings
 from koordebpf.errors import SupportError
 from koordebpf.report.events import EventPoster, EventSink
 from koordebpf.report.foresight import ForesightSink
@@ -27,7 +27,6 @@ from koordebpf.store.audit import AuditLog
 from koordebpf.store.audit_trail import AuditTrail
 from koordebpf.store.frames import FrameLog
 from koordebpf.store.open_plans import OpenPlans
-from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.sink import EVENTS, DecisionsInterrupted, Event, FileChanged, ReportFailed, Sink
 from koordebpf.store.wal import InFlight
 from koordebpf.units import GIB, MIB, NS_PER_S
@@ -53,7 +52,7 @@ def open_eviction_hooks(config: AgentConfig, plans: OpenPlans, beside: JobPages)
     """
     if not config.eviction_hooks.webhooks:
         return None
-    from koordebpf.act.eviction_hooks.runner import open_hooks
+    from koordebpf.act.eviction_hooks import open_hooks
     from koordebpf.report.eviction_hooks import EvictionHookSink
 
     hooks = open_hooks(config.eviction_hooks)

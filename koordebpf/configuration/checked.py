@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from koordebpf.act.eviction_hooks.settings import check_eviction_hooks
+from koordebpf.act.eviction_hook_settings import check_eviction_hooks
 from koordebpf.configuration.file import ConfigProblems, file_value, placed, read_config, value_at
 from koordebpf.configuration.schema import settings
 from koordebpf.configuration.settings import AgentConfig, check_executors, defaults_for, with_values

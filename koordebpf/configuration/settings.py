@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from koordebpf.act.eviction_hooks.settings import EvictionHookSettings
+from koordebpf.act.eviction_hook_settings import EvictionHookSettings
 from koordebpf.act.writer.settings import WriterSettings
 from koordebpf.decision.dead_man import DeadManSettings
 from koordebpf.decision.strategies import (
@@ -28,7 +28,7 @@ from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.jobs.usage_series.values import UsageSettings
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kube.nri.settings import NriSettings
-from koordebpf.kube.runtime_proxy.settings import RuntimeProxySettings
+from koordebpf.kube.runtime_proxy_settings import RuntimeProxySettings
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.guards import EmergencySettings, GuardLimits
@@ -37,7 +37,6 @@ from koordebpf.policy.taint import NodeMarkSettings
 from koordebpf.slo import feature_gates
 from koordebpf.state.series.store import SeriesSettings
 from koordebpf.state.view import ExecutorName
-from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.strategies.cpu_suppress.values import WakeSettings
 from koordebpf.units import MIB, NS_PER_MS, NS_PER_S
 
@@ -48,6 +47,24 @@ T = TypeVar("T", bound=msgspec.Struct)
 # (kube/cache/reflector.py); a kubelet answers each 10 s.
 _PODS_MAX_AGE_NS: Mapping[SourceName, int] = {"api": 90 * NS_PER_S, "kubelet": 30 * NS_PER_S, "file": 30 * NS_PER_S}
 _ASKING_THE_SERVER = frozenset({"api", "delete"})
+
+
+class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an agent records its rounds, and how much of the disk that may take.
+
+    `folder`          each node's agent has a folder of its own below it; None: nothing is recorded. Where it cannot be
+                      written, 4 MiB are kept in runDir, which is in memory. Why /var/lib/koordebpf: what led to a
+                      decision is asked for after the machine has restarted too.
+    `max_size_bytes`  of all files of a node, those that are written to now and indexes included. Why 64 MiB: an hour
+                      of a round each second and a day of one each 5 s with 110 pods, and 16 MiB for what was around
+                      decisions.
+    `file`            a file that gets every round, in place of the folder, up to 1 GiB; it replaces one, - is standard
+                      output. Why none: it is what `koordebpf record` asks for.
+    """
+
+    folder: Path | None = Path("/var/lib/koordebpf")
+    max_size_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
+    file: Path | None = None
 
 
 class ShadowConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

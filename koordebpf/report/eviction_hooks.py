@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.act.eviction_hooks.runner import EvictionHooks
-from koordebpf.act.eviction_hooks.settings import When
+from koordebpf.act.eviction_hook_settings import When
+from koordebpf.act.eviction_hooks import EvictionHooks
 from koordebpf.printable import json_bytes
 from koordebpf.state.outcome import Result
 from koordebpf.store.audit_record import AuditRecord, OpenPlan

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from multiprocessing import get_context
 from pathlib import Path
 
-from koordebpf.act.eviction_hooks.runner import Webhook, open_hooks
-from koordebpf.act.eviction_hooks.settings import NO_HOOKS, EvictionHookSettings, WebhookHook
+from koordebpf.act.eviction_hook_settings import NO_HOOKS, EvictionHookSettings, WebhookHook
+from koordebpf.act.eviction_hooks import Webhook, open_hooks
 from koordebpf.agent.sinks import Sinks, open_sinks
 from koordebpf.decision.decide_tick import decided_again
 from koordebpf.kernel.cgroup.kill import raise_thread_priority

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from koordebpf.act.eviction_hooks.runner import Ran, Webhook, open_hooks, read_headers
-from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, WebhookHook
+from koordebpf.act.eviction_hook_settings import EvictionHookSettings, WebhookHook
+from koordebpf.act.eviction_hooks import Ran, Webhook, open_hooks, read_headers
 from koordebpf.kube.http.deadlines import OpenConnections
 from tests.support.patience import patience
 

@@ -20,8 +20,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordebpf.act.eviction_hooks.runner import EvictionHooks, Ran
-from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.act.eviction_hook_settings import WebhookHook
+from koordebpf.act.eviction_hooks import EvictionHooks, Ran
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.what_if.week import Lead, ShadowCounts, ShadowDay

@@ -24,13 +24,12 @@ from koordebpf.cli import _group
 from koordebpf.cli.inputs import FilePath, OutputPath
 from koordebpf.cli.kubectl import _group as kubectl
 from koordebpf.collect.scope import open_scope
-from koordebpf.configuration.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig, RecorderSettings
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.store.audit import open_audit
 from koordebpf.store.frames import open_frames
 from koordebpf.store.output_file import READER_S, OutputFile
-from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.rotated_file import RotatedFile, check_file
 from koordebpf.store.sink import AgentStopped
 from tests.support.values.rounds import round_at, round_ended

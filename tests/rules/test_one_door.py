@@ -35,7 +35,7 @@ _OWN = {
     "jobs/usage_series/snapshot.py",
     "store/shadow.py",
     "store/node_lock.py",
-    "kube/runtime_proxy/server.py",  # by which koord-runtime-proxy finds it
+    "kube/runtime_proxy.py",  # by which koord-runtime-proxy finds it
     "strategies/cpu_suppress/run.py",
     "store/wal.py",
 }

@@ -19,7 +19,7 @@ from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.api import ApiExecutor, ApiLimits
 from koordebpf.act.evict.cgroup import CgroupExecutor
 from koordebpf.act.evict.cri import CriExecutor, CriLimits
-from koordebpf.act.eviction_hooks.runner import Ran
+from koordebpf.act.eviction_hooks import Ran
 from koordebpf.act.taint import NodeMarker
 from koordebpf.controller.election import Election, Terms
 from koordebpf.jobs.node_metric import publish as metric_module

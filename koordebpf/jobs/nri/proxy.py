@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koordebpf.jobs.nri.answers import AnswersJob, has_hooks, open_answers, report, run_first
-from koordebpf.kube.runtime_proxy.server import RuntimeProxyServer
+from koordebpf.kube.runtime_proxy import RuntimeProxyServer
 
 if TYPE_CHECKING:
     from koordebpf.runner.context import NodeContext

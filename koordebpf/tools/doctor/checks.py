@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.act.eviction_hook_settings import WebhookHook
 from koordebpf.act.writer.places import Original, Places, Unusable, look
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import OwnerKind

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.act.eviction_hooks.runner import CLOSE_S, QUEUED, EvictionHooks, Hook, Ran
-from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.act.eviction_hook_settings import WebhookHook
+from koordebpf.act.eviction_hooks import CLOSE_S, QUEUED, EvictionHooks, Hook, Ran
 from koordebpf.state.outcome import HookResult
 from tests.support.patience import patience
 

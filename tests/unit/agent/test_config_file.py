@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import yaml
 
-from koordebpf.act.eviction_hooks.settings import WebhookHook
+from koordebpf.act.eviction_hook_settings import WebhookHook
 from koordebpf.configuration.checked import agent_config, check_config, differences
 from koordebpf.configuration.file import (
     API_VERSION,

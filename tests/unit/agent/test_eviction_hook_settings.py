@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, WebhookHook
+from koordebpf.act.eviction_hook_settings import EvictionHookSettings, WebhookHook
 from koordebpf.agent.sinks import open_eviction_hooks, open_foresight
 from koordebpf.configuration.checked import agent_config, check_config
 from koordebpf.configuration.file import config_text, read_config

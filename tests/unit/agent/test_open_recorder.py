@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from koordebpf.agent.sinks import NOT_RECORDED, open_recorder
 from koordebpf.collect.scope import open_scope
-from koordebpf.configuration.settings import AgentConfig
+from koordebpf.configuration.settings import AgentConfig, RecorderSettings
 from koordebpf.errors import ConfigError, SupportError
 from koordebpf.kernel.cgroup.hierarchy import find_memory_hierarchy
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.store.recorder.read import Recording
-from koordebpf.store.recorder.settings import RecorderSettings
 from koordebpf.store.sink import AgentStopped
 from tests.contract.apiserver import until
 from tests.support.values.rounds import round_ended

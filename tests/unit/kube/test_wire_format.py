@@ -15,7 +15,7 @@ from koordebpf.kube.clients.protobuf import Messages, decode, encode
 from koordebpf.kube.nri.values import NRI_MESSAGES, TTRPC_MESSAGES
 from koordebpf.kube.plugins.messages import PLUGIN_MESSAGES, POD_MESSAGES, REGISTRATION_MESSAGES
 from koordebpf.kube.plugins.pods import POD_TABLE
-from koordebpf.kube.runtime_proxy.server import PROXY_MESSAGES
+from koordebpf.kube.runtime_proxy import PROXY_MESSAGES
 
 Written = dict[int, tuple[str, Any]]  # number → name and content; a message is again one
 

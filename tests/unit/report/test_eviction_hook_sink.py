@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from koordebpf.act.eviction_hooks.runner import EvictionHooks, Hook, Payload, Ran
-from koordebpf.act.eviction_hooks.settings import WebhookHook, When
+from koordebpf.act.eviction_hook_settings import WebhookHook, When
+from koordebpf.act.eviction_hooks import EvictionHooks, Hook, Payload, Ran
 from koordebpf.policy.memory import OutcomeArrived
 from koordebpf.policy.plan import Plan
 from koordebpf.report.eviction_hooks import EvictionHookSink, HookCall

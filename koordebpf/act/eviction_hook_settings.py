@@ -13,7 +13,6 @@ from koordebpf.errors import NOT_GIVEN, ConfigError
 
 SECTION = "evictionHooks"
 MOST = 8  # Why: each has a thread of its own
-
 When = Literal["before", "after"]
 _Name = Annotated[
     str,

@@ -20,7 +20,7 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
 
-from koordebpf.act.eviction_hooks.settings import EvictionHookSettings, WebhookHook, When, url_problem
+from koordebpf.act.eviction_hook_settings import EvictionHookSettings, WebhookHook, When, url_problem
 from koordebpf.kernel.io.closing import have_ended
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.http.deadlines import Limit, OpenConnections, pool_classes
