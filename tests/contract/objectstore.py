@@ -139,12 +139,12 @@ class Store:
         request = exchange.request
         seen = int(request.query["resourceVersion"])
         wanted = _wanted(request)
-        if seen < self._oldest:
+        with self._change:  # at one moment: what is forgotten after it ends this watch
+            is_old, epoch = seen < self._oldest, self._epoch
+        if is_old:
             exchange.answer(410, status(410, "Expired", "too old resource version"))
             return
         exchange.stream()
-        with self._change:
-            epoch = self._epoch
         while not self.server.stopping.is_set():
             with self._change:
                 if self._epoch != epoch:

@@ -10,6 +10,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import msgspec
 import packaging.metadata
 import pytest
 import trove_classifiers
@@ -58,10 +59,14 @@ def test_its_user_finds_the_programs(wheel, tmp_path):
         [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
+    # What it depends on is not installed either: of that the module needs msgspec alone.
+    (tmp_path / "needed").mkdir()
+    (tmp_path / "needed" / "msgspec").symlink_to(Path(msgspec.__file__).parent)
     script = "from koordebpf.kernel.bpf.programs import *; print(object_path('koordebpf')); print(source_folder())"
     found = subprocess.run(
         [str(python), "-c", script],
-        cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True, capture_output=True, text=True,
+        cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / "needed")},
+        check=True, capture_output=True, text=True,
     )  # fmt: skip
     path, sources = map(Path, found.stdout.splitlines())
     assert path.is_relative_to(tmp_path / "venv")
