@@ -158,18 +158,35 @@ def test_what_a_plugin_lacks_is_said_in_the_same_words_everywhere(seen: Seen) ->
 
 
 # What unit tests of decisions fill in frames that they write by hand, in the same process as the one that watches them.
+# Of the tests of strategies and jobs those of a decision alone.
+OF_FEATURES = (
+    "strategies/block_io/test_block_io_limits",
+    "strategies/cpu_burst/test_cpu_burst",
+    *(f"strategies/cpu_suppress/test_{name}" for name in ("memory_hold", "suppress_wake")),
+    *(f"strategies/hooks/test_hooks_{name}" for name in ("batch_resource", "cpuset", "others")),
+    *(f"strategies/katalyst/test_katalyst_{name}" for name in ("cnr_plugins", "news", "plugins", "records")),
+    *(f"strategies/katalyst/test_{name}" for name in ("katalyst_rootfs", "katalyst_served", "killers_by_level")),
+    *(f"strategies/memory_qos/test_memory_{name}" for name in ("protection", "qos_rules")),
+    "strategies/page_cache/test_page_cache",
+    "strategies/proactive_reclaim/test_proactive_reclaim",
+    "strategies/resctrl/test_resctrl",
+    "strategies/system_config/test_system_config",
+    "jobs/node_topology/test_topology_report",
+)
 _OF_TESTS = """
 import json, sys, pytest
 from tests.support.reads import watched_reads
 with watched_reads() as reads:
-    code = pytest.main(["-q", "-p", "no:cacheprovider", "tests/unit/policy"])
+    code = pytest.main(["-q", "-p", "no:cacheprovider", "tests/unit/policy", *sys.argv[2:]])
 json.dump([code, sorted(reads.filled)], open(sys.argv[1], "w"))
 """
 
 
 def test_what_decisions_read_in_frames_of_tests_a_live_agent_fills(seen: Seen, tmp_path: Path) -> None:
     path = tmp_path / "filled.json"
-    subprocess.run([sys.executable, "-c", _OF_TESTS, path], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    modules = [f"tests/{name}.py" for name in OF_FEATURES]
+    command = [sys.executable, "-c", _OF_TESTS, path, *modules]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     code, of_tests = json.loads(path.read_text())
     assert code == 0 and "MemoryParts.shmem_bytes" in of_tests
     views = [tick_view(each) for each in seen.ticks]
