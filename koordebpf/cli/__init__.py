@@ -45,12 +45,10 @@ _COMMANDS = {
 class LazyGroup(click.Group):
     """A group that loads a command's module when it is needed: `--help` must not import what `run` needs.
 
-    `lines`: command → its one line in `--help`; `package` has a module and a function of each one's name, or `module`
-    the functions of all.
+    `lines`: command → its one line in `--help`. `module` has a function of the command's name; {} in it is that name.
     """
 
     lines: ClassVar[Mapping[str, str]] = {}
-    package: ClassVar[str] = ""
     module: ClassVar[str] = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -61,7 +59,7 @@ class LazyGroup(click.Group):
         """Return the command, None where there is none of that name."""
         if cmd_name not in self.lines:
             return None
-        command: click.Command = getattr(importlib.import_module(self.module or f"{self.package}.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(importlib.import_module(self.module.format(cmd_name)), cmd_name)
         return command
 
     def resolve_command(
@@ -84,7 +82,7 @@ class LazyGroup(click.Group):
 
 class _Commands(LazyGroup):
     lines = _COMMANDS
-    package = "koordebpf.cli"
+    module = "koordebpf.cli.{}"
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "KOORDEBPF"})
