@@ -15,7 +15,7 @@ from koordebpf.kernel.io.text_file import ProcFile
 from koordebpf.kernel.proc.cpu_topology import SYSFS
 from koordebpf.units import KIB
 
-_FILE_BYTES = 1 << 14
+_FILE_BYTES = 1 << 14  # 1.5 KiB on 6.18
 _NODE_ROW = re.compile(
     rb"^Node [0-9]+ (MemTotal|MemFree|Active\(file\)|Inactive\(file\)|SReclaimable): +([0-9]+) kB$", re.MULTILINE
 )
@@ -69,9 +69,6 @@ class NumaMeminfo(Closing):
         for _, fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
-
-
-# 1.5 KiB on 6.18
 
 
 class MeminfoValues(msgspec.Struct, frozen=True, gc=False):

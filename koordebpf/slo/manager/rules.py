@@ -97,9 +97,6 @@ def _known(bandwidth: str | int | None) -> Decimal | None:
         return None  # reported where it stands
 
 
-# path, value, rule
-
-
 def broken_threshold_rules(strategy: ResourceThresholdStrategy, path: str) -> Iterator[Broken]:
     """Yield what is wrong with one strategy; a pair of which one is absent is none."""
     for name, (lowest, highest) in _RANGES.items():
