@@ -247,7 +247,7 @@ def fuzz(seconds: float, inputs: float, seed: int, chosen: dict[str, Decoder]) -
         for name in left:
             for _ in range(int(min(_BATCH, inputs - tried[name]))):
                 if time.monotonic() > end:
-                    return _say(seed, tried, found)
+                    return _print_counts(seed, tried, found)
                 raw = mutated(chances[name].choice(chosen[name].seeds), chances[name])
                 tried[name] += 1
                 if (problem := finding(chosen[name].read, raw)) is not None:
@@ -257,10 +257,10 @@ def fuzz(seconds: float, inputs: float, seed: int, chosen: dict[str, Decoder]) -
                     found.add(name)
                     print(f"{name}: {path}\n{problem}", flush=True)
                     break
-    return _say(seed, tried, found)
+    return _print_counts(seed, tried, found)
 
 
-def _say(seed: int, tried: dict[str, int], found: set[str]) -> int:
+def _print_counts(seed: int, tried: dict[str, int], found: set[str]) -> int:
     counts = ", ".join(f"{name} {count:,}" for name, count in tried.items())
     print(f"seed {seed}: {counts} inputs; {len(found)} decoders with a finding")
     return len(found)

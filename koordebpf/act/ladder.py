@@ -112,7 +112,7 @@ class LadderExecutor:
         return is_started
 
     def hold(self, now_ns: int) -> None:
-        """See to it that what is in force stays so, and tell what reclaim has brought."""
+        """See to it that what the rungs hold stays so, and tell what reclaim has brought."""
         if self._wanted:
             self._writer.apply(self._desired(), now_ns, LADDER)
         for change in self._reclaimer.drain() if self._reclaimer else ():

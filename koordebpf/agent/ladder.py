@@ -63,7 +63,7 @@ class Ladder:
             log.info("ladder: thawed, since no pod may be frozen for longer")
 
     def hold(self, now_ns: int) -> None:
-        """Keep what is in force as it was written, and report what reclaim has brought."""
+        """Keep what the rungs hold as it was written, and report what reclaim has brought."""
         self._executor.hold(now_ns)
 
     def take(self, step: LadderStep, after: LadderMemory, now_ns: int) -> bool:

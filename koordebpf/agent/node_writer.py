@@ -113,7 +113,7 @@ def open_node_writer(
     stack: contextlib.ExitStack,
     feature_gates: Mapping[str, bool] = {},
 ) -> CgroupWriter:
-    """Return the writer, after what an agent that was killed has left in force is restored.
+    """Return the writer, after what an agent that was killed has left behind is restored.
 
     What strategies wrote stays that are on and are taken over.
 

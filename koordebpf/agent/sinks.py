@@ -1,4 +1,4 @@
-"""Hands what happens in the agent to everything that records or reports it."""
+"""Opens everything that records or reports what happens in the agent, and hands it on."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def frame_of(
 
 
 def in_force(frame: Frame, known: ClusterView) -> Frame:
-    """Return the frame with what is in force: the last good one of what cannot be used, no labels that are too old."""
+    """Return the frame with what is effective: the last good one of what cannot be used, no labels that are too old."""
     return replace(
         frame,
         node=known.node,
@@ -107,7 +107,7 @@ class SpecInForce:
         self._read: tuple[object, ...] = ()  # what the spec is made of, when it was read last
 
     def learn(self, state: ClusterState, *, keeps_deleted: bool) -> None:
-        """Take over what a source says now. With `keeps_deleted` a NodeSLO that was deleted stays in force."""
+        """Take over what a source says now. With `keeps_deleted` a NodeSLO that was deleted stays effective."""
         of_node = (state.node.metadata.labels, state.node.metadata.annotations) if state.node else ()
         made_of = (state.nodeslo, state.slo_controller_config, *of_node)
         if made_of == self._read:
@@ -170,9 +170,9 @@ def _checked_node(state: ClusterState) -> Node | None:
 
 
 class ClusterView:
-    """The pods and the NodeSLO in force. A part of it that is unusable leaves the last good one in force.
+    """The pods and the effective NodeSLO. Of a part that is unusable the last good one stays effective.
 
-    With `strict` (`compat: strict`) a NodeSLO that was deleted stays in force and percents are of the Node's capacity,
+    With `strict` (`compat: strict`) a NodeSLO that was deleted stays effective and percents are of the Node's capacity,
     as in koordlet. Labels of namespaces count for `labels_max_age_ns` after the source was last sure of them; None:
     no caller asks for them.
     """
@@ -280,7 +280,7 @@ class ClusterView:
         return True
 
 
-# No last good one stays in force: a threshold of it evicts pods.
+# No last good one stays effective: a threshold of it evicts pods.
 def _read_cnr(written: CustomNodeResource | None) -> tuple[Cnr | None, tuple[str, ...]]:
     try:
         return (None if written is None else cnr_of(written)), ()

@@ -63,7 +63,7 @@ class SettingsInForce:
         self._events_due_ns = 0
 
     def take(self, state: ControllerState) -> Settings:
-        """Return the settings in force, which a ConfigMap that changed may have changed."""
+        """Return the effective settings, which a ConfigMap that changed may have changed."""
         config_map = state.config_map
         if self.settings is None or config_map is not self._config_map:
             data = (config_map.data if config_map else None) or {}

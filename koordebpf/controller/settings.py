@@ -1,4 +1,4 @@
-"""What of slo-controller-config is in force. Pure."""
+"""What of slo-controller-config is effective. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from koordebpf.slo.manager.webhook import Problem, check_configmap
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The keys in force, and what is wrong with the newest ConfigMap.
+    """The effective keys, and what is wrong with the newest ConfigMap.
 
     Attributes:
         keys: those that NodeSLOs are made of.

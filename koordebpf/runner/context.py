@@ -64,7 +64,7 @@ class Measuring:
     Args:
         watch: kernel signals, the cgroup index and the source of pods.
         collector: measures memory.
-        known: the pods and the NodeSLO in force.
+        known: the pods and the effective NodeSLO.
         history: stalls, the ledger of who caused them, forecasts.
         series: what collectors measured over time.
         prediction: what was predicted of it last.

@@ -68,7 +68,7 @@ def decode_object(raw: bytes | str | msgspec.Raw, path: str) -> dict[str, Any]:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         text = raw.encode(errors="surrogatepass") if isinstance(raw, str) else bytes(raw)
-        # The path stays the key: what is in force of it is looked up by that. The place in it is in the rule.
+        # The path stays the key: what is effective of it is looked up by that. The place in it is in the rule.
         found = json_error("", text, error)
         place = found.path.lstrip(":")
         rule = f"must be JSON: at {place}: {found.rule.removeprefix('must be JSON: ')}" if place else found.rule

@@ -60,7 +60,7 @@ def strategy_for(
     configmap: Mapping[str, str] | None,
     node_labels: Mapping[str, str] | None,
 ) -> ResourceThresholdStrategy | None:
-    """Return the strategy in force: the NodeSLO's, else the ConfigMap's for these labels, None where neither is known.
+    """Return the effective strategy: the NodeSLO's, else the ConfigMap's for these labels, None where neither is known.
 
     The NodeSLO takes precedence: koordlet reads it; the ConfigMap is its source for a node without manager.
 

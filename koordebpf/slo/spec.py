@@ -31,7 +31,7 @@ from koordebpf.slo.strategies.system import DEFAULT_SYSTEM, SystemStrategy, over
 
 
 class NodeSLOSpec(msgspec.Struct, frozen=True):
-    """What is in force on a node. No part is absent; a part's fields may be."""
+    """What is effective on a node. No part is absent; a part's fields may be."""
 
     resourceUsedThresholdWithBE: ResourceThresholdStrategy = DEFAULT_STRATEGY
     resourceQOSStrategy: ResourceQOSStrategy = without_disabled(DEFAULT_RESOURCE_QOS)

@@ -77,7 +77,7 @@ def namespace_labels(namespaces: Iterable[Namespace]) -> dict[str, Labels]:
 
 
 def strategy_of_frame(frame: Frame) -> ResourceThresholdStrategy | None:
-    """Return the strategy in force in a frame; None: no source has one.
+    """Return the effective strategy of a frame; None: no source has one.
 
     Raises: ConfigError: its NodeSLO or ConfigMap is unusable.
     """

@@ -1,4 +1,4 @@
-"""What the guards look at, as one value, and one that is closed."""
+"""The facts that guards judge, and a guard that is closed."""
 
 from __future__ import annotations
 

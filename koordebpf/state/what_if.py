@@ -52,7 +52,7 @@ def with_fields(frame: Frame, written: Mapping[str, Any]) -> Frame:
 
     What the frame's NodeSLO or ConfigMap says of the others stays in force.
 
-    Raises: ConfigError: a value has the wrong type, or what is in force now cannot be used.
+    Raises: ConfigError: a value has the wrong type, or what is effective now cannot be used.
     """
     strategy = strategy_of_frame(frame) or ResourceThresholdStrategy()
     spec = {**msgspec.to_builtins(strategy), **written}

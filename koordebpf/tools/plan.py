@@ -78,7 +78,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What is in force although it cannot be meant so: of the strategy, and of the Node's capacity."""
+        """What is effective although it cannot be meant so: of the strategy, and of the Node's capacity."""
         strategy, frame = strategy_of_frame(self.frame), self.frame
         of_node = capacity_doubt(frame.node, frame.measured.node, strict=self.eviction.strict_compat)
         of_strategy = () if strategy is None else tuple(strategy_doubts(strategy, STRATEGY_KEY))

@@ -115,7 +115,7 @@ class NriMetrics:
 
 
 class ContainerAnswers:
-    """What containers get, by the rules in force. The plugin's thread asks; the loop replaces `rules`.
+    """What containers get, by the effective rules. The plugin's thread asks; the loop replaces `rules`.
 
     Args:
         rules: of the hooks.
@@ -169,7 +169,7 @@ class AnswersJob:
         name: of the server, in the log.
         server: that asks `answers`.
         answers: of the server.
-        rules: returns the rules in force, and what cannot be read of them; None: they have not changed.
+        rules: returns the effective rules, and what cannot be read of them; None: they have not changed.
     """
 
     period_ns = NS_PER_S
@@ -207,7 +207,7 @@ class AnswersJob:
 
 
 class Rules:
-    """The rules in force, worked out where something of them has changed."""
+    """The effective rules, worked out where something of them has changed."""
 
     def __init__(self, config: AgentConfig, known: ClusterView, topology: CpuTopologyFiles) -> None:
         self._config = config
@@ -241,7 +241,7 @@ def has_hooks(setting: str, config: AgentConfig) -> bool:
 
 
 def open_answers(node: NodeContext) -> tuple[ContainerAnswers, Rules]:
-    """Return what a server asks, by the rules in force, and what keeps these up to date."""
+    """Return what a server asks, by the effective rules, and what keeps these up to date."""
     topology = node.stack.enter_context(contextlib.closing(CpuTopologyFiles(SYSFS)))
     rules = Rules(node.config, node.measuring.known, topology)
     found = rules()

@@ -25,7 +25,7 @@ _REPEATED = frozenset({Rung.EVICT, Rung.KILL})  # as long as the plan has victim
 
 
 class RungInForce(msgspec.Struct, frozen=True):
-    """A rung in force: started and not undone, with the pods it holds."""
+    """A rung that was started and not undone, with the pods it holds."""
 
     plan: RungPlan
     since_ns: int

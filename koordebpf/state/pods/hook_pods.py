@@ -51,7 +51,7 @@ class HooksMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     `directories`   of the Kubernetes QoS classes, by class; Guaranteed has that of all pods.
     `applications`  of the host that have a directory.
     `online`        CPUs that are online.
-    `qos`           resourceQOSStrategy in force; None: there is no NodeSLO.
+    `qos`           the effective resourceQOSStrategy; None: there is no NodeSLO.
     `has_bvt`       this kernel has cpu.bvt_warp_ns; `has_idle`: cpu.idle.
     """
 

@@ -97,7 +97,7 @@ def _value(text: str) -> Any:
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration. `settings` differ from the recorded ones; `problem`: why no memory threshold is in force."""
+    """One configuration. `settings` differ from the recorded ones; `problem`: why no memory threshold is effective."""
 
     settings: dict[str, Any]
     outcome: Outcome
