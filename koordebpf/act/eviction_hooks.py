@@ -225,11 +225,11 @@ class _Worker:
         try:
             ran = self._hook.call(call.payload(self.settings.name))
         except Exception as error:
-            self._note(Ran("failed", f"internal error: {error}"), call, time.monotonic_ns() - since_ns)
+            self._record(Ran("failed", f"internal error: {error}"), call, time.monotonic_ns() - since_ns)
             raise
-        self._note(ran, call, time.monotonic_ns() - since_ns)
+        self._record(ran, call, time.monotonic_ns() - since_ns)
 
-    def _note(self, ran: Ran, call: _Call, took_ns: int) -> None:
+    def _record(self, ran: Ran, call: _Call, took_ns: int) -> None:
         name, said = self.settings.name, printable(ran.output.strip())
         if said:
             _log.debug("hook %s said: %s", name, said[:_LOGGED_CHARS])

@@ -17,7 +17,7 @@ import msgspec
 from koordebpf.act.reclaimer import Reclaimer, ReclaimJob
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.owners import LADDER
-from koordebpf.act.writer.places import Places, Unusable, look
+from koordebpf.act.writer.places import Places, Unusable, read_held
 from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.files import MIN_QUOTA_US, CgroupFile
@@ -179,7 +179,7 @@ class LadderExecutor:
         if key in self._wanted:
             return True
         try:
-            held = look(self._places, key, now_ns).value
+            held = read_held(self._places, key, now_ns).value
         except Unusable:
             return True  # the writer says why
         return held is None or (isinstance(held, int) and isinstance(write.value, int) and write.value < held)
@@ -188,7 +188,7 @@ class LadderExecutor:
         if action.cpu_quota_percent is None:
             return None
         try:
-            period = look(self._places, (path, CgroupFile.CPU_PERIOD), now_ns).value
+            period = read_held(self._places, (path, CgroupFile.CPU_PERIOD), now_ns).value
         except Unusable:
             period = None
         period_us = period if isinstance(period, int) else _DEFAULT_PERIOD_US  # v2 has it in cpu.max, as a rule this

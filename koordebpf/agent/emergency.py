@@ -44,7 +44,7 @@ class Emergency:
             if self._kept is None or self._kept.state is None:
                 self._cgroups = {pod.uid: pod.cgroup_id for pod in measured.pods}
             if self._kept is not None and self._kept.state is None:
-                self._kept.note(state, self._cgroups)
+                self._kept.update(state, self._cgroups)
             return None
         return None if state.is_denied else self._cgroups
 

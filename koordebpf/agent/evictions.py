@@ -59,10 +59,10 @@ class Evictions:
         for executor in self._parts.killers.values():
             executor.forget(uids)
 
-    def take_outcomes(self) -> None:
+    def drain_outcomes(self) -> None:
         """Take note of what came of evictions since the last time."""
         for outcome in self._parts.outcomes.drain():
-            self._note(outcome)
+            self._record(outcome)
 
     def settle(self, view: NodeView) -> NodeView:
         """Return the view without the evicted pods that have released their memory: the decision counts on the rest."""
@@ -112,7 +112,7 @@ class Evictions:
         sinks.publish(PlanDecided(plan, tuple(outcomes), self._pace.crossed_ns, decided_ns, clock.wall_s()))
         for outcome in outcomes:
             if outcome.result not in (Result.SENT, Result.DRY_RUN):
-                self._note(outcome)
+                self._record(outcome)
 
     def fired(self, news: DeadManNews) -> None:
         """Report what the dead man's switch did while this agent did not run, and count on it as on an eviction."""
@@ -130,7 +130,7 @@ class Evictions:
             self._pace.want_full(0)
             self._parts.sinks.publish(event)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _record(self, outcome: Outcome) -> None:
         outcome = self._parts.executor.observe(outcome)
         self.overdue = self.overdue.answered(outcome)
         event = OutcomeArrived(outcome, self._parts.clock.now_ns())

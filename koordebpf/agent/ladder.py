@@ -66,12 +66,12 @@ class Ladder:
         """Keep what the rungs hold as it was written, and report what reclaim has brought."""
         self._executor.hold(now_ns)
 
-    def take(self, step: LadderStep, after: LadderMemory, now_ns: int) -> bool:
+    def carry_out(self, step: LadderStep, after: LadderMemory, now_ns: int) -> bool:
         """Carry a step out; tell whether that was possible. `after` is the memory then.
 
         Where it was not, the memory says so, and another step is to be decided on.
         """
-        self._say(step.sentence, is_news=step.kind not in ("ground", "wait"))
+        self._report(step.sentence, is_news=step.kind not in ("ground", "wait"))
         for each in step.undo:
             self._executor.undo(each.plan.rung, now_ns)
         started = step.begin
@@ -79,7 +79,7 @@ class Ladder:
             self._executor.call_off()
         if started is not None and started.rung not in ENDS and not self._executor.begin(started, now_ns):
             self.memory = self.memory.without(started.rung)
-            self._say(f"{started.rung.value} is not possible here", is_news=True)
+            self._report(f"{started.rung.value} is not possible here", is_news=True)
             return False
         self.memory = after
         if started is not None:
@@ -90,7 +90,7 @@ class Ladder:
         since_ns = self._executor.frozen_ns
         return None if since_ns is None else since_ns + self._settings.freeze_max_ns
 
-    def _say(self, sentence: str, *, is_news: bool) -> None:
+    def _report(self, sentence: str, *, is_news: bool) -> None:
         if is_news and sentence != self._said:
             self._said = sentence
             log.info("ladder: %s", sentence)

@@ -59,7 +59,7 @@ class OwnStrategies(Runner):
         """Return when the next round is due; None: no strategy has asked for one."""
         return min(self._wakes.values(), default=None)
 
-    def take_due(self, now_ns: int) -> bool:
+    def poll_due(self, now_ns: int) -> bool:
         """Tell whether a strategy has asked for a round by now, and set whether one of those needs the CPUs measured.
 
         Where they cannot be, it asks again when they are measured by their own pace.

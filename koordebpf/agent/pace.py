@@ -57,14 +57,14 @@ class Pace:
         """Take note of a full measurement; `is_waiting`: memory may come back at any moment."""
         self._full.done(now_ns, _WAITING_NS if is_waiting else None)
 
-    def take_cpu(self, now_ns: int, *, is_waiting: bool) -> bool:
+    def poll_cpu(self, now_ns: int, *, is_waiting: bool) -> bool:
         """Tell whether the CPUs are to be measured; if so, that counts as done."""
         if not self._cpu.is_nearly_due(now_ns - (_CPU_REST_NS if is_waiting else 0)):
             return False
         self._cpu.done(now_ns)
         return True
 
-    def take_exempt(self, now_ns: int) -> bool:
+    def poll_exempt(self, now_ns: int) -> bool:
         """Tell the same of memory that exemptions keep from eviction."""
         if not self._exempt.is_due(now_ns):
             return False

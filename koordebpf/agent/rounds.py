@@ -151,12 +151,12 @@ class Rounds:
         for each in parts.runners:
             each.carry_out(decision.strategies, view)
         if parts.marking:
-            parts.marking.look(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
+            parts.marking.observe(decision.plan, memory.pending, memory.late, view.now_ns, decision.strategies)
 
     # For people alone. Where the CPUs were not measured, as during a crossing, the pods are counted in a later round,
     # but for no longer than a period.
     def _report(self, view: NodeView) -> None:
-        is_period_over = self._pace.take_exempt(view.now_ns)
+        is_period_over = self._pace.poll_exempt(view.now_ns)
         if is_period_over:
             self._try_report("exempt memory", lambda: ExemptCounted(exempt_bytes(view, self._config.eviction)))
         lacks_cpu = view.cpu is None and self._parts.cpu is not None and are_on(view.feature_gates, CPU)
@@ -222,7 +222,7 @@ class Rounds:
         if ladder is None or decision.ladder is None:
             return tick, decision
         ladder.hold(view.now_ns)
-        while decision.step and decision.ladder and not ladder.take(decision.step, decision.ladder, view.now_ns):
+        while decision.step and decision.ladder and not ladder.carry_out(decision.step, decision.ladder, view.now_ns):
             tick = replace(tick, ladder=ladder.memory)
             decision = decide_tick(tick, view, self._known.facts)
         return tick, decision

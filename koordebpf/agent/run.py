@@ -152,15 +152,15 @@ def _run(
 
         dead_man = agent.dead_man
         if dead_man:  # closed first: what ends takes longer than a heartbeat may
-            loop.look_again(dead_man.beat)
+            loop.set_timer(dead_man.beat)
             stack.callback(dead_man.close)
-            stack.callback(loop.stop_looking, dead_man.beat)
+            stack.callback(loop.stop_timer, dead_man.beat)
 
         def tick() -> int:
             if dead_man:
                 dead_man.tick_begins()
             due_ns = agent.tick()
-            kept_root.look()
+            kept_root.refresh()
             if dead_man:
                 dead_man.tick_ended(time.monotonic_ns())
             return min(due_ns, schedule.run(time.monotonic_ns()) or due_ns)
@@ -311,7 +311,7 @@ def _prepare_for_shortage(config: AgentConfig) -> None:
 # While audit and log are still open.
 def _finish(executors: contextlib.ExitStack, agent: Agent) -> None:
     executors.close()
-    agent.take_outcomes()
+    agent.drain_outcomes()
 
 
 def _loop(

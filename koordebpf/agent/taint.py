@@ -25,7 +25,7 @@ class NodeMarking:
         self._timing = MarkTiming()
         self._asking: set[str] = set()  # strategies that want the node marked
 
-    def look(
+    def observe(
         self,
         plan: Plan,
         pending: Iterable[PendingRelease],

@@ -58,10 +58,10 @@ class Agent:
             self._parts.ladder.thaw_overdue(now_ns)
         if self._parts.writer:
             self._parts.writer.correct(now_ns)
-        if self._parts.dead_man and (news := self._parts.dead_man.take(now_ns)):
+        if self._parts.dead_man and (news := self._parts.dead_man.poll_news(now_ns)):
             self._rounds.evictions.fired(news)
-        self._take_in()
-        self._take_wakes(now_ns)
+        self._drain_signals()
+        self._drain_wakes(now_ns)
         measured = self._measure(now_ns) if self._pace.is_full_due(now_ns) else None
         node = measured.node if measured else self._sample()
         self._threshold = threshold = self._threshold_of(node)
@@ -83,9 +83,9 @@ class Agent:
         """Its dead man's switch; None: there is none."""
         return self._parts.dead_man
 
-    def take_outcomes(self) -> None:
+    def drain_outcomes(self) -> None:
         """Take note of what came of evictions since the last time; each tick does."""
-        self._rounds.evictions.take_outcomes()
+        self._rounds.evictions.drain_outcomes()
 
     def want_round(self) -> None:
         """Make a full measurement, and a round with it, due now."""
@@ -99,13 +99,13 @@ class Agent:
         return min((each for each in found if each is not None), default=None)
 
     # Rounds that are due before their time.
-    def _take_wakes(self, now_ns: int) -> None:
-        due = [each for each in self._parts.runners if each.take_due(now_ns)]
+    def _drain_wakes(self, now_ns: int) -> None:
+        due = [each for each in self._parts.runners if each.poll_due(now_ns)]
         if due:
             self._pace.want_full(now_ns)
         self._wants_cpu = any(each.needs_cpu for each in due)
 
-    def _take_in(self) -> None:
+    def _drain_signals(self) -> None:
         # What happened since the last tick: kernel records, answers of executors, changes of the cluster.
         records = 0
         watch = self._parts.measuring.watch
@@ -114,7 +114,7 @@ class Agent:
             if isinstance(record, OomKill):
                 self._parts.sinks.publish(OomKilled(record, owner, self._parts.clock.now_ns()))
         self._rounds.guards.count(records)
-        self.take_outcomes()
+        self.drain_outcomes()
         state, _ = watch.cluster()
         if state and state.version != self._learned_version:
             self._learned_version = state.version
@@ -126,7 +126,7 @@ class Agent:
             self._report_problems(self._known.problems_by_reason)
             self._rounds.evictions.listed(self._known.uids)
             self._pace.want_round()
-        if state and self._known.look_at_namespaces(state, self._parts.clock.now_ns()):
+        if state and self._known.refresh_namespaces(state, self._parts.clock.now_ns()):
             self._report_problems(self._known.problems_by_reason)
         problems = watch.index.problems
         if problems != self._name_problems:
@@ -144,7 +144,7 @@ class Agent:
         shmem += [uid for each in self._parts.runners for uid in each.shmem_uids(facts, now_ns)]
         measured = self._parts.measuring.history.measure(now_ns, self._known, shmem, sampled)
         # A round during a crossing has no time for the CPUs, and those that wait for memory to come back need none.
-        if self._parts.cpu and sampled is None and (self._pace.take_cpu(now_ns, is_waiting=waits) or self._wants_cpu):
+        if self._parts.cpu and sampled is None and (self._pace.poll_cpu(now_ns, is_waiting=waits) or self._wants_cpu):
             cpu = self._parts.cpu.measure(
                 measured.now_ns, self._known, self._rounds.cpu_view, each_pod=self._evicts_for_cpu
             )
@@ -153,13 +153,13 @@ class Agent:
             measured = each.measure(measured, is_sample=sampled is not None)
         self._cpus = len(measured.cpu.topology.online) if measured.cpu else os.cpu_count() or 1
         self._parts.sinks.publish(StallsCharged(self._parts.measuring.history.news, self._known.facts))
-        if self._known.look_at_capacity(measured.node):
+        if self._known.check_capacity(measured.node):
             self._report_problems(self._known.problems_by_reason)
         return measured
 
     def _sample(self) -> NodeMeasure:
         node = self._parts.measuring.collector.node(self._threshold)
         now_ns = self._parts.clock.now_ns()
-        self._parts.measuring.history.note(now_ns, node)
+        self._parts.measuring.history.record(now_ns, node)
         self._parts.sinks.publish(NodeSampled(now_ns, node))
         return node

@@ -108,9 +108,9 @@ def run_group(group: click.Group, arguments: list[str] | None, name: str) -> Any
     try:
         return group.main(arguments, prog_name=name)
     except KoordebpfError as error:
-        from koordebpf.report.log_formats import say_last
+        from koordebpf.report.log_formats import write_last
 
-        if not say_last(f"{name}: {error}"):
+        if not write_last(f"{name}: {error}"):
             echo(f"{name}: {error}", err=True)
         sys.exit(error.exit_code)
 

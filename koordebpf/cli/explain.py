@@ -132,14 +132,14 @@ def explain(
     else:
         raw, path = (read_input(audit), audit) if audit else ask_agent(url, run_dir, what, or_else="name an audit file")
     if of_writes:
-        _say_writes(raw, path, last, of_agent=not audit, as_json=as_json)
+        _print_writes(raw, path, last, of_agent=not audit, as_json=as_json)
     elif of_requests:
-        _say_requests(raw, path, last, pod, as_json=as_json)
+        _print_requests(raw, path, last, pod, as_json=as_json)
     else:
-        _say_decisions(raw, path, last, pod, as_json=as_json)
+        _print_decisions(raw, path, last, pod, as_json=as_json)
 
 
-def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json: bool) -> None:
+def _print_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json: bool) -> None:
     from koordebpf.report.pages.explain import concerns, decode_audit, explained
 
     records, problems = decode_audit(raw, path)
@@ -158,7 +158,7 @@ def _say_decisions(raw: bytes, path: str, last: int, pod: str | None, *, as_json
         sys.exit(ConfigError.exit_code)
 
 
-def _say_writes(raw: bytes, path: str, last: int, *, of_agent: bool, as_json: bool) -> None:
+def _print_writes(raw: bytes, path: str, last: int, *, of_agent: bool, as_json: bool) -> None:
     from koordebpf.report.pages.explain import decode_writes, explained_writes, rounds_of
 
     writes, problems = decode_writes(raw, path)
@@ -174,7 +174,7 @@ def _say_writes(raw: bytes, path: str, last: int, *, of_agent: bool, as_json: bo
         sys.exit(ConfigError.exit_code)
 
 
-def _say_requests(raw: bytes, path: str, last: int, pod: str | None, *, as_json: bool) -> None:
+def _print_requests(raw: bytes, path: str, last: int, pod: str | None, *, as_json: bool) -> None:
     from koordebpf.report.pages.explain import decode_requests, explained_request
 
     requests, problems = decode_requests(raw, path)

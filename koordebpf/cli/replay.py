@@ -84,11 +84,11 @@ def replay(
         else:
             echo(totals_line(totals, is_changed=change is not None))
         if change is None and totals.differing:
-            _say_problems(opened.problems)
+            _print_problems(opened.problems)
             sys.exit(1)
-    _say_problems(opened.problems)
+    _print_problems(opened.problems)
 
 
-def _say_problems(problems: list[str]) -> None:
+def _print_problems(problems: list[str]) -> None:
     for problem in problems:
         echo(f"koordebpf: {problem}", err=True)

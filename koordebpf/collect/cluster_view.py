@@ -75,7 +75,7 @@ class NamespaceLabels:
         self.namespaces: tuple[Namespace, ...] = ()  # of which the labels are known
         self.problem: str | None = None
 
-    def look(self, state: ClusterState, now_ns: int) -> bool:
+    def refresh(self, state: ClusterState, now_ns: int) -> bool:
         """Forget labels that are too old, or take those that are not; tell whether that changed what is wrong."""
         max_age_ns = self._max_age_ns
         if max_age_ns is None:
@@ -262,7 +262,7 @@ class ClusterView:
         """Return what the percents refer to."""
         return node_capacity_bytes(self.node, measure, strict=self.is_strict)
 
-    def look_at_capacity(self, measure: NodeMeasure) -> bool:
+    def check_capacity(self, measure: NodeMeasure) -> bool:
         """Compare the Node with what the kernel has now; tell whether that changed what is wrong."""
         doubt = capacity_doubt(self.node, measure, strict=self.is_strict)
         if doubt == self._capacity_doubt:
@@ -271,9 +271,9 @@ class ClusterView:
         self.problems_by_reason = {**self.problems_by_reason, "capacity": (doubt,) if doubt else ()}
         return True
 
-    def look_at_namespaces(self, state: ClusterState, now_ns: int) -> bool:
+    def refresh_namespaces(self, state: ClusterState, now_ns: int) -> bool:
         """Forget labels that are too old, or take those that are not; tell whether that changed what is wrong."""
-        if not self._labels.look(state, now_ns):
+        if not self._labels.refresh(state, now_ns):
             return False
         problem = self._labels.problem
         self.problems_by_reason = {**self.problems_by_reason, "namespaces": (problem,) if problem else ()}

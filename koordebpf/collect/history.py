@@ -56,7 +56,7 @@ class Forecasts:
         self._limited: GrowthHistory[int] = GrowthHistory()
         self.pods: Mapping[str, TimeTo] = {}  # by uid, as of the last look at them
 
-    def note(self, now_ns: int, node: NodeMeasure) -> None:
+    def record(self, now_ns: int, node: NodeMeasure) -> None:
         """Remember how full the node was at a sample in between, for the forecast."""
         if node.scope == "machine" or node.memory is not None:  # else its page cache is in it
             self._node.push(now_ns, {_USED: node.known_used_bytes})
@@ -76,7 +76,7 @@ class Forecasts:
         lower = None if lower_percent is None else max(capacity * lower_percent // 100, 0)
         return NodeForecast(until(lower), until(threshold), until(node.total_bytes))
 
-    def look_at_pods(self, now_ns: int, shares: Mapping[str, StallShares]) -> None:
+    def forecast_pods(self, now_ns: int, shares: Mapping[str, StallShares]) -> None:
         """Forecast for pods as they were measured last, if that is due; of a pod's cgroups the first one counts."""
         if not self._limited.is_due(now_ns):
             return
@@ -199,7 +199,7 @@ class FullStalls:
         self._window: tuple[StallSample, ...] = ()
         self._high: dict[str, tuple[int, int | None]] = {}  # uid → hits of memory.high, when they rose last
 
-    def look(
+    def sample(
         self,
         now_ns: int,
         facts: Collection[PodFacts],
@@ -291,9 +291,9 @@ class NodeHistory:
         self._forecasts = Forecasts(watch, collector)
         self.news = StallNews()
 
-    def note(self, now_ns: int, node: NodeMeasure) -> None:
+    def record(self, now_ns: int, node: NodeMeasure) -> None:
         """Remember how full the node was at a sample in between, for the forecast."""
-        self._forecasts.note(now_ns, node)
+        self._forecasts.record(now_ns, node)
 
     def measure(
         self, now_ns: int, known: ClusterView, shmem_uids: Collection[str] = (), sampled: NodeMeasure | None = None
@@ -311,12 +311,12 @@ class NodeHistory:
         stalls = self._stalls.window()
         measured = self._collector.everything(stalls, shmem_uids, stalls.get(NODE), sampled)
         now_ns = measured.now_ns
-        self.note(now_ns, measured.node)
+        self.record(now_ns, measured.node)
         if stalled or (sampled is None and self._ledger.is_due(now_ns)):
             self._charge(now_ns, known, measured, stalled)
         shares = {uid: found for uid in stalls if uid != NODE and (found := self._stalls.shares_of_pod(uid, now_ns))}
         if sampled is None:
-            self._forecasts.look_at_pods(now_ns, shares)
+            self._forecasts.forecast_pods(now_ns, shares)
         forecasts = self._forecasts.pods
         pods = measured.pods
         if shares or forecasts:
@@ -328,7 +328,7 @@ class NodeHistory:
             )
         facts = [each for each in known.facts if each.uid in stalls]
         facts = judged_pods(facts, self._exemptions, namespace_labels(known.namespaces))
-        window = self._full_stalls.look(now_ns, facts, stalls, shares)
+        window = self._full_stalls.sample(now_ns, facts, stalls, shares)
         node = msgspec.structs.replace(measured.node, shares=self._stalls.shares_of_node(now_ns, measured.node))
         node = msgspec.structs.replace(node, forecast=self._forecasts.of_node(known, node))
         ledger = self._ledger.view(now_ns)

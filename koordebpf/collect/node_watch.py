@@ -47,7 +47,7 @@ class SignalHealth:
             self._raw_totals, self._totals = raw, decode_totals(raw) if raw else None
         return self._totals
 
-    def look(self, now_ns: int) -> None:
+    def poll(self, now_ns: int) -> None:
         """Ask the backend which probes it lost, if that is due."""
         if not self._due.is_due(now_ns):
             return
@@ -141,7 +141,7 @@ class NodeWatch(Closing):
 
         The index is up to date with them afterwards; after a loss it is read again from the file system.
         """
-        self.health.look(time.monotonic_ns())
+        self.health.poll(time.monotonic_ns())
         seen: list[tuple[Record, Owner | None]] = []
         for buf in self.signals.read():
             try:

@@ -103,12 +103,12 @@ class Election:
     def _try(self) -> None:
         # A leader knows the version that it wrote itself, and needs no look at it.
         if not (self._lease and self._lease.spec.holderIdentity == self.identity and self.is_leader()):
-            self._look()
+            self._check()
         asked_ns = time.monotonic_ns()
         now = micro_time(datetime.now(UTC))
         if self._lease is None:
             spec = LeaseSpec(self.identity, self._terms.lease_s, now, now, 0)
-            self._take(self._client.create(spec, timeout_s=self._timeout_s()), asked_ns)
+            self._acquire(self._client.create(spec, timeout_s=self._timeout_s()), asked_ns)
             return
         old = self._lease.spec
         is_mine = old.holderIdentity == self.identity
@@ -121,10 +121,10 @@ class Election:
             now,
             (old.leaseTransitions or 0) + (not is_mine),
         )
-        self._take(self._client.update(self._lease, spec, timeout_s=self._timeout_s()), asked_ns)
+        self._acquire(self._client.update(self._lease, spec, timeout_s=self._timeout_s()), asked_ns)
 
     # The clocks of two machines differ: a Lease is expired when it has not changed for its duration by our own clock.
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
             lease = self._client.read(timeout_s=self._timeout_s())
         except KubeGone:
@@ -138,7 +138,7 @@ class Election:
             self._lease, self._seen_ns = lease, time.monotonic_ns()
 
     # Counted from before the request was sent: the others count from when they see it, which is later.
-    def _take(self, lease: Lease, asked_ns: int) -> None:
+    def _acquire(self, lease: Lease, asked_ns: int) -> None:
         self._lease, self.holder, self._seen_ns = lease, self.identity, asked_ns
         self._leads_until_ns = asked_ns + int(self._terms.renew_s * NS_PER_S)
 

@@ -106,7 +106,7 @@ class Keeper:
         if is_there:
             self.problem = ""
         elif current is not None:
-            self._note_another(wanted, current, now_ns)
+            self._record_another(wanted, current, now_ns)
         self._looked = (looked, None if is_there else wanted)
         return self._looked[1]
 
@@ -145,7 +145,7 @@ class Keeper:
             wanted.metadata == current.metadata and wanted.spec == self._sent.spec and current.spec == self._answer.spec
         )
 
-    def _note_another(self, wanted: NodeSLO, current: NodeSLO, now_ns: int) -> None:
+    def _record_another(self, wanted: NodeSLO, current: NodeSLO, now_ns: int) -> None:
         version = _version(current)
         if self._sent is None or self._answer is None or version == self._fought:
             return

@@ -52,7 +52,7 @@ _FAILED_NS: Final = NS_PER_S
 _MAX_SILENCE_NS: Final = 30 * NS_PER_S
 
 
-class SettingsInForce:
+class EffectiveSettings:
     """The last settings, and the Events on their ConfigMap that are still to be recorded. `writer` None: dry run."""
 
     def __init__(self, writer: NodeSLOWriter | None) -> None:
@@ -62,7 +62,7 @@ class SettingsInForce:
         self._events: list[tuple[ConfigMap, str, str]] = []  # still to be recorded: on what, reason, message
         self._events_due_ns = 0
 
-    def take(self, state: ControllerState) -> Settings:
+    def poll(self, state: ControllerState) -> Settings:
         """Return the effective settings, which a ConfigMap that changed may have changed."""
         config_map = state.config_map
         if self.settings is None or config_map is not self._config_map:
@@ -160,7 +160,7 @@ class Controller:
         self._leadership = leadership
         self._metrics = metrics
         self._health = health
-        self._config = SettingsInForce(writer)
+        self._config = EffectiveSettings(writer)
         self._said: frozenset[str] = frozenset()
         self._written = (0, 0)
         self.batch: BatchResources | None = None
@@ -171,19 +171,19 @@ class Controller:
         state = self._source.state()
         found = Round()
         if state.is_synced:
-            settings = self._config.take(state)
+            settings = self._config.poll(state)
             if not state.serves_nodeslos:
                 found = Round(pending=len(state.nodes), problems=(_NO_CRD,))
             elif self._leadership.may_write():
                 found = self._reconciler.round(state, settings, self._leadership.may_write)
                 self._config.record_events(began_ns)
-        looked = self.batch.look(state, self._leadership.may_write) if self.batch else None
-        self._say(state, found, looked.problems if looked else ())
+        looked = self.batch.run_due(state, self._leadership.may_write) if self.batch else None
+        self._log_round(state, found, looked.problems if looked else ())
         self._count(state, found, (time.monotonic_ns() - began_ns) / NS_PER_S)
         due_ns = began_ns + IDLE_NS if looked is None else min(began_ns + IDLE_NS, looked.due_ns)
         return due_ns if found.due_ns is None else min(due_ns, found.due_ns)
 
-    def _say(self, state: ControllerState, found: Round, of_batch: tuple[str, ...]) -> None:
+    def _log_round(self, state: ControllerState, found: Round, of_batch: tuple[str, ...]) -> None:
         waits = () if state.is_synced else ("not everything was listed yet",)
         election = self._leadership.problem()
         reasons = (*waits, *state.problems, *found.problems, *of_batch, *((election,) if election else ()))

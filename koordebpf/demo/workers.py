@@ -23,7 +23,7 @@ _ROUND_S = 0.002
 _TELL_NS = 250_000_000  # rounds are printed in lines of this length, between two rounds
 
 
-def _say(event: str, **numbers: object) -> None:
+def _print_event(event: str, **numbers: object) -> None:
     print(json.dumps({"at_ns": time.monotonic_ns(), "event": event, **numbers}), flush=True)
 
 
@@ -47,7 +47,7 @@ def latency_sensitive(mib: int, seconds: float) -> None:
     """Hold `mib`, and every 2 ms fault in a few MiB more and free them; print how long each round took."""
     held = _map(mib)
     _touch(held, 0, mib * MIB)
-    _say("ready", mib=mib)
+    _print_event("ready", mib=mib)
     rounds: list[tuple[int, int]] = []
     printed_ns = time.monotonic_ns()
     end_ns = printed_ns + int(seconds * 1e9)
@@ -57,35 +57,35 @@ def latency_sensitive(mib: int, seconds: float) -> None:
                 _touch(memory, 0, _ROUND_MIB * MIB)
             rounds.append((begin_ns, time.monotonic_ns() - begin_ns))
             if begin_ns - printed_ns >= _TELL_NS:
-                _say("rounds", rounds_ns=rounds)
+                _print_event("rounds", rounds_ns=rounds)
                 rounds, printed_ns = [], begin_ns
             time.sleep(_ROUND_S)
     except _Stopped:
         pass
-    _say("rounds", rounds_ns=rounds)
-    _say("end")
+    _print_event("rounds", rounds_ns=rounds)
+    _print_event("end")
 
 
 def hog(mib: int, mib_per_s: float, wait_s: float) -> None:
     """Wait, then grow to `mib` at `mib_per_s` and hold; say each 100 MiB."""
     memory = _map(mib)
-    _say("ready", mib=0)
+    _print_event("ready", mib=0)
     try:
         time.sleep(wait_s)
-        _say("begins", mib_per_s=mib_per_s)
+        _print_event("begins", mib_per_s=mib_per_s)
         begin = time.monotonic()
         for done in range(mib):
             _touch(memory, done * MIB, (done + 1) * MIB)
             if (done + 1) % 100 == 0:
-                _say("grown", mib=done + 1)
+                _print_event("grown", mib=done + 1)
             ahead_s = begin + (done + 1) / mib_per_s - time.monotonic()
             if ahead_s > 0:
                 time.sleep(ahead_s)
-        _say("full", mib=mib)
+        _print_event("full", mib=mib)
         while True:
             time.sleep(60)
     except _Stopped:
-        _say("end")
+        _print_event("end")
 
 
 # A file without blocks: reading it fills the page cache and leaves the disk in peace. It has no name, so that nothing
@@ -101,11 +101,11 @@ def _hollow_file(directory: str, mib: int) -> int:
 def page_cache(directory: str, mib: int, wait_s: float, seconds: float) -> None:
     """Wait, then read a file of `mib`, over and over: page cache that the kernel reclaims when it is needed."""
     fd = _hollow_file(directory, mib)
-    _say("ready", mib=0)
+    _print_event("ready", mib=0)
     done = 0
     try:
         time.sleep(wait_s)
-        _say("begins")
+        _print_event("begins")
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             os.pread(fd, MIB, done % mib * MIB)
@@ -113,18 +113,18 @@ def page_cache(directory: str, mib: int, wait_s: float, seconds: float) -> None:
     except _Stopped:
         pass
     os.close(fd)
-    _say("end", mib=done)
+    _print_event("end", mib=done)
 
 
 def own_limit(directory: str, mib: int, wait_s: float, seconds: float) -> None:
     """Wait, then walk a mapped file of `mib`, more than the pod's own limit lets stay: it reclaims from itself."""
     fd = _hollow_file(directory, mib)
-    _say("ready", mib=0)
+    _print_event("ready", mib=0)
     walks = 0
     try:
         with mmap.mmap(fd, mib * MIB, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
             time.sleep(wait_s)
-            _say("begins")
+            _print_event("begins")
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 for at in range(0, mib * MIB, PAGE_BYTES):
@@ -133,7 +133,7 @@ def own_limit(directory: str, mib: int, wait_s: float, seconds: float) -> None:
     except _Stopped:
         pass
     os.close(fd)
-    _say("end", walks=walks)
+    _print_event("end", walks=walks)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

@@ -54,7 +54,7 @@ class ShadowSink:
         match event:
             case RoundEnded(tick, view, decision):
                 started_s = time.thread_time()
-                self._shadows.look(tick, view, decision)
+                self._shadows.observe(tick, view, decision)
                 self.cpu_s += time.thread_time() - started_s
                 if view.now_ns - self._kept_ns >= _KEPT_EVERY_NS:
                     self._keep(view.now_ns)
@@ -75,7 +75,7 @@ class ShadowSink:
 
     def _keep(self, now_ns: int) -> None:
         self._kept_ns = now_ns
-        day = self._shadows.take(time.strftime("%Y-%m-%d", time.gmtime(self._clock.wall_s())))
+        day = self._shadows.drain(time.strftime("%Y-%m-%d", time.gmtime(self._clock.wall_s())))
         self._before = self._before.with_day(ShadowDay(day=_ALL, node=day.node, shadows=day.shadows))
         if self._keeper is not None:
             self._keeper.add(day, self._shadows.problems)

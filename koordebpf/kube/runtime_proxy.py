@@ -224,7 +224,7 @@ class RuntimeProxyServer(Closing):
         with self._announced():
             self._state = (True, f"serving koord-runtime-proxy at {self._settings.socket}")
             while True:
-                due_s = server.look(time.monotonic())
+                due_s = server.run_due(time.monotonic())
                 self._thread.wait(int(due_s * NS_PER_S), server.fileno())
                 server.serve(time.monotonic())
 

@@ -60,7 +60,7 @@ class WarningNews(msgspec.Struct, frozen=True):
     after_ns: int | None = None
 
 
-def look_ahead(
+def next_warning(
     memory: WarningMemory, now_ns: int, forecast: TimeTo | None, settings: EvictionWarningSettings, *, is_short: bool
 ) -> tuple[WarningMemory, WarningNews | None]:
     """Return what to remember of this look, and what is news.

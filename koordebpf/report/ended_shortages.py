@@ -34,7 +34,7 @@ class EndedShortages:
     def __init__(self) -> None:
         self._short: frozenset[str] = frozenset()
 
-    def look(self, features: Sequence[FeaturePlan], now_ns: int) -> list[tuple[str, str]]:
+    def poll(self, features: Sequence[FeaturePlan], now_ns: int) -> list[tuple[str, str]]:
         """Return what is over, as keys and sentences."""
         over = [each for each in features if self._is_over(each.verdict)]
         reasons: dict[Resource, dict[str, None]] = {}

@@ -176,7 +176,7 @@ class EventPoster:
 
     def post_once(self, event: PodEvent, what: str, now_ns: int, wall_s: float) -> None:
         """Queue an Event unless one that says the same of the pod was queued within the hour."""
-        if self._posted_before.say(f"{event.uid}:{what}", event.message, now_ns) is not None:
+        if self._posted_before.admit(f"{event.uid}:{what}", event.message, now_ns) is not None:
             self.post(event, wall_s)
 
     def close(self) -> None:

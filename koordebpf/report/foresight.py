@@ -12,7 +12,7 @@ from koordebpf.policy.foresight import (
     WarningNews,
     first_victims,
     is_reached,
-    look_ahead,
+    next_warning,
 )
 from koordebpf.policy.plan import Victim
 from koordebpf.printable import printable
@@ -62,12 +62,12 @@ class ForesightSink:
         """Warn, or say what became of a warning."""
         match event:
             case RoundEnded():
-                self._look(event)
+                self._forecast(event)
 
-    def _look(self, event: RoundEnded) -> None:
+    def _forecast(self, event: RoundEnded) -> None:
         view, is_short = event.view, is_reached(event.decision.plan)
         forecast = view.forecast.threshold if view.forecast is not None and is_short is not None else None
-        self._memory, news = look_ahead(self._memory, view.now_ns, forecast, self._settings, is_short=bool(is_short))
+        self._memory, news = next_warning(self._memory, view.now_ns, forecast, self._settings, is_short=bool(is_short))
         if news is not None:
             self._report(news, event, forecast)
 

@@ -85,7 +85,7 @@ def set_up_logging(*, json: bool, verbose: bool = False) -> None:
     Also what Python would print there itself, from whichever thread: warnings, and tracebacks of errors that no code
     catches.
     """
-    sink = LineSink(partial(write_whole, _STDERR), "log", recovered=_say_lost)
+    sink = LineSink(partial(write_whole, _STDERR), "log", recovered=_report_lost)
     handler = QueuedHandler(sink)
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
@@ -105,7 +105,7 @@ def log_sink() -> LineSink | None:
     return next((each.sink for each in logging.getLogger().handlers if isinstance(each, QueuedHandler)), None)
 
 
-def say_last(text: str) -> bool:
+def write_last(text: str) -> bool:
     """Write a bare line after every log line, and wait half a second for it; False: logging is not set up."""
     sink = log_sink()
     if sink is None:
@@ -115,7 +115,7 @@ def say_last(text: str) -> bool:
     return True
 
 
-def _say_lost(lines: int) -> None:
+def _report_lost(lines: int) -> None:
     _log.warning("%d log lines were lost: standard error was not read for too long", lines)
 
 

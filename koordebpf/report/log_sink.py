@@ -83,7 +83,7 @@ class ProblemLog:
         if span.logged >= _MOST:
             span.suppressed += 1
             span.level = max(span.level, level)
-        elif said := self._repeats.say(f"{reason}:{sentence}", sentence, now_ns):
+        elif said := self._repeats.admit(f"{reason}:{sentence}", sentence, now_ns):
             span.logged += 1
             log.log(level, "%s", said)
 
@@ -132,17 +132,17 @@ class LogSink:
             case PlanDecided():
                 self._decided(event)
             case OutcomeArrived(outcome, now_ns):
-                self._say(f"outcome:{outcome.uid}:{outcome.result.value}", outcome_sentence(outcome), now_ns)
+                self._log(f"outcome:{outcome.uid}:{outcome.result.value}", outcome_sentence(outcome), now_ns)
             case MemoryReleased() if self._plans.is_awaited(event):
                 self._released(event)
             case ReleaseOverdue(entry, now_ns, barred_ns):
                 sentence = late_sentence(self._plans.pod_name(entry.uid), entry, now_ns, barred_ns)
-                self._say(f"late:{entry.uid}", sentence, now_ns)
+                self._log(f"late:{entry.uid}", sentence, now_ns)
             case FileChanged(change):
                 self._changed(change)
             case StrategyActed(_, news, now_ns):
                 for each in news:
-                    self._say(f"request:{each.plugin}:{each.uid}:{each.code}", request_sentence(each), now_ns)
+                    self._log(f"request:{each.plugin}:{each.uid}:{each.code}", request_sentence(each), now_ns)
             case ProblemsSeen(by_reason, now_ns):
                 self._problems.report(by_reason, now_ns)
             case OomKilled():
@@ -150,7 +150,7 @@ class LogSink:
             case RoundEnded(_, view, decision):
                 for name in _BY_ROUND:
                     if (made := decision.strategies.get(name)) is not None:
-                        self._say_held(name, view.now_ns, made.way)
+                        self._log_held(name, view.now_ns, made.way)
                 self._ended(decision.plan.features, view.now_ns, has_cpu=view.cpu is not None)
             case EligibilityCounted(found) if found and found.pods:
                 self._counted(found)
@@ -158,19 +158,19 @@ class LogSink:
                 self._problems.flush(now_ns)
             case AgentStopped(now_ns):
                 for name in _BY_ROUND:
-                    self._say_held(name, now_ns)
+                    self._log_held(name, now_ns)
 
     def _decided(self, event: PlanDecided) -> None:
         guards = tuple(ClosedGuard("", each.detail) for each in event.outcomes if each.result is Result.HELD)[:1]
         sentence = tick_sentence(event.plan, guards, dry_run=self._plans.dry_run, signals=self._plans.signals)
-        if said := self._plan_repeats.say(plan_key(event.plan, event.outcomes), sentence, event.decided_ns):
+        if said := self._plan_repeats.admit(plan_key(event.plan, event.outcomes), sentence, event.decided_ns):
             log.info("%s", said)
 
     def _released(self, event: MemoryReleased) -> None:
         entry = event.entry
         within = format_ns(event.now_ns - entry.since_ns)
         sentence = f"{self._plans.pod_name(entry.uid)} gave {format_bytes(entry.credit_bytes)} back within {within}"
-        self._say(f"released:{entry.uid}:{entry.since_ns}", sentence, event.now_ns)
+        self._log(f"released:{entry.uid}:{entry.since_ns}", sentence, event.now_ns)
 
     def _changed(self, change: FileChange) -> None:
         if change.owner in _BY_ROUND:
@@ -179,7 +179,7 @@ class LogSink:
             key = f"write:{change.path}:{change.result.value}:{change.is_correction}"
             self._log_change(key, change, 0, change.now_ns)
 
-    def _say_held(self, name: str, now_ns: int, way: str | None = None) -> None:
+    def _log_held(self, name: str, now_ns: int, way: str | None = None) -> None:
         for change, *others in alike(self._held[name]):
             key = f"held:{change.path}:{change.result.value}:{change.is_correction}:{way}"
             self._log_change(key, change, len(others), now_ns)
@@ -187,20 +187,20 @@ class LogSink:
 
     # Tenants choose values, and how many files there are.
     def _log_change(self, key: str, change: FileChange, more: int, now_ns: int) -> None:
-        if said := self._repeats.say(key, write_sentence(change, more), now_ns):
+        if said := self._repeats.admit(key, write_sentence(change, more), now_ns):
             self._problems.add(f"files of {change.owner or 'the agent'}", said, now_ns, logging.INFO)
 
     def _oom_killed(self, event: OomKilled) -> None:
         # A pod that is killed at its own limit again and again has another cgroup each time.
         record, sentence = event.record, oom_sentence(event.record, event.owner)
-        if said := self._repeats.say(f"oom:{record.cgroup_id}", sentence, event.now_ns):
+        if said := self._repeats.admit(f"oom:{record.cgroup_id}", sentence, event.now_ns):
             kind = "OOM kills for the node's memory" if record.is_global else "OOM kills at limits"
             self._problems.add(kind, said, event.now_ns, logging.INFO)
 
     def _ended(self, features: Sequence[FeaturePlan], now_ns: int, *, has_cpu: bool) -> None:
         judged = self._judged.after(features, has_cpu=has_cpu)
-        for key, sentence in self._shortages.look(judged, now_ns):
-            self._say(key, sentence, now_ns)
+        for key, sentence in self._shortages.poll(judged, now_ns):
+            self._log(key, sentence, now_ns)
 
     # Once for each set of reasons: pods come and leave, and with them the numbers.
     def _counted(self, found: Eligibility) -> None:
@@ -209,6 +209,6 @@ class LogSink:
             log.log(logging.WARNING if reasons and not self._plans.dry_run else logging.INFO, "%s", found.sentence)
         self._ineligible = reasons
 
-    def _say(self, key: str, sentence: str, now_ns: int) -> None:
-        if said := self._repeats.say(key, sentence, now_ns):
+    def _log(self, key: str, sentence: str, now_ns: int) -> None:
+        if said := self._repeats.admit(key, sentence, now_ns):
             log.info("%s", said)

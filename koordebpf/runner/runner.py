@@ -48,7 +48,7 @@ class Runner:
         self.states: dict[str, Any] = {}
         self._problems = ProblemLog()
 
-    def take_due(self, now_ns: int) -> bool:
+    def poll_due(self, now_ns: int) -> bool:
         """Tell whether a round is to be made before its time; once for each reason."""
         return False
 
@@ -142,7 +142,7 @@ class StrategyRunner(Runner, Generic[M, D]):
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
         """As `Runner.carry_out`: takes a decision of a round that was judged, and logs what it cannot use."""
         made = self.decided(decisions, view)
-        self.report(None if made is None or made.skipped is not None else self.take(made, view), view.now_ns)
+        self.report(None if made is None or made.skipped is not None else self.act(made, view), view.now_ns)
 
     def decided(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> D | None:
         """Return the strategy's decision of a round, and let `explain` show it; None: its gate was off."""
@@ -159,7 +159,7 @@ class StrategyRunner(Runner, Generic[M, D]):
             frame = replace(view.frame, measured=_NOTHING)
             self._last = measured, made, replace(view, frame=frame, pods=(), cpu=None)
 
-    def take(self, made: D, view: NodeView) -> Iterable[str]:
+    def act(self, made: D, view: NodeView) -> Iterable[str]:
         """Act on the decision of a round that was judged; return sentences on what it cannot use."""
         return ()
 

@@ -61,7 +61,7 @@ class GrowthHistory(Generic[Key]):
         """Take `values` as they are at `now_ns`; they must not change any more. What comes too soon is left out."""
         if not self.is_due(now_ns):
             return
-        self._windows = self._look_back(now_ns)
+        self._windows = self._past(now_ns)
         self._times_ns.append(now_ns)
         self._samples.append(values)
         if len(self._times_ns) >= self._thin_at:
@@ -93,7 +93,7 @@ class GrowthHistory(Generic[Key]):
         }
         return list(soon) if len(soon) <= most else nlargest(most, soon, key=soon.__getitem__)
 
-    def _look_back(self, now_ns: int) -> list[tuple[float, Mapping[Key, int]]]:
+    def _past(self, now_ns: int) -> list[tuple[float, Mapping[Key, int]]]:
         # For each window the newest sample that is at least so old; the oldest of all where none is.
         windows: list[tuple[float, Mapping[Key, int]]] = []
         at = len(self._times_ns) - 1

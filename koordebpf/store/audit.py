@@ -99,10 +99,10 @@ def open_audit(path: Path | None) -> AuditLog | None:
     if path is None:
         return None
     check_file("--audit", path, KEPT)
-    audit = AuditLog(None if path == STDOUT else path, recovered=_say_lost)
+    audit = AuditLog(None if path == STDOUT else path, recovered=_report_lost)
     audit.start()
     return audit
 
 
-def _say_lost(lines: int) -> None:
+def _report_lost(lines: int) -> None:
     _log.warning("%d audit lines were lost: they could not be written for too long", lines)

@@ -99,7 +99,7 @@ class OpenPlan:
         """Tell whether the plan evicts this pod."""
         return any(victim.candidate.uid == uid for victim in self.plan.victims)
 
-    def note(self, outcome: Outcome) -> bool:
+    def add_outcome(self, outcome: Outcome) -> bool:
         """Take an outcome of one of this plan's victims; tell whether it was one."""
         if not self.has_victim(outcome.uid):
             return False
@@ -108,12 +108,12 @@ class OpenPlan:
             self._outcomes[outcome.uid] = outcome
         return True
 
-    def note_freed(self, uid: str, now_ns: int) -> None:
+    def record_freed(self, uid: str, now_ns: int) -> None:
         """Say that one victim's memory is back; of another plan's victim it is no news."""
         if self.has_victim(uid):
             self._freed_ns.setdefault(uid, now_ns)
 
-    def note_in_vain(self, uid: str, why: str) -> None:
+    def record_in_vain(self, uid: str, why: str) -> None:
         """Say that one victim's memory is not waited for any more, and why; of another plan's victim it is no news."""
         outcome = self._outcomes.get(uid)
         if outcome is None or uid in self._in_vain:

@@ -116,7 +116,7 @@ class AuditTrail:
         line = self._plans.current
         if self._in_flight and line is not None and not self._in_flight.begin(line.record()):
             sentence = "what is under way cannot be noted: a kill of the agent now would leave no record"
-            self._say("in-flight", sentence, event.decided_ns)
+            self._report("in-flight", sentence, event.decided_ns)
 
     def _progress(self, line: OpenPlan, outcome: Outcome) -> None:
         if self._in_flight and line.has_victim(outcome.uid):
@@ -141,7 +141,7 @@ class AuditTrail:
             return
         self._audit.catch_up()
         if problem := self._audit.problem:
-            self._say("audit", problem, now_ns)
+            self._report("audit", problem, now_ns)
 
     # Forgets what was carried out, unless lines of it wait.
     def _clear(self) -> None:
@@ -154,6 +154,6 @@ class AuditTrail:
         if self._in_flight and is_written:
             self._in_flight.close()
 
-    def _say(self, key: str, sentence: str, now_ns: int) -> None:
-        if said := self._repeats.say(key, sentence, now_ns):
+    def _report(self, key: str, sentence: str, now_ns: int) -> None:
+        if said := self._repeats.admit(key, sentence, now_ns):
             log.info("%s", said)

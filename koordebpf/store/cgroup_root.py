@@ -31,7 +31,7 @@ class KeptRoot:
         kubelet.own_pod_uid = own_pod_uid
         kubelet.expected = _read(self._file)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Log the root once it is known, and keep it."""
         if self._has_looked or not self._kubelet.is_known:
             return

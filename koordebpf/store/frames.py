@@ -57,7 +57,7 @@ class FrameLog:
             degraded.watching(RotatedFile(path, max_bytes=_MAX_BYTES, kept=KEPT).append),
             "frames",
             max_lines=_WAITING,
-            recovered=_say_lost,
+            recovered=_report_lost,
         )
         self._sink.start()
 
@@ -133,5 +133,5 @@ def _keys(raw: bytes) -> _Keys:
         return _Keys()
 
 
-def _say_lost(lines: int) -> None:
+def _report_lost(lines: int) -> None:
     log.warning("%d frames were lost: they could not be written for too long", lines)

@@ -95,7 +95,7 @@ class _Lock:
         self._folder = folder
         self._path = folder / name
         try:
-            self._fd = self._taken()
+            self._fd = self._acquire()
         except OSError as error:
             raise ConfigError("--run-dir", str(folder), f"must be writable: {error.strerror}") from error
         since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -111,7 +111,7 @@ class _Lock:
         with contextlib.suppress(OSError):
             self._folder.rmdir()  # not where something is left in it
 
-    def _taken(self) -> int:
+    def _acquire(self) -> int:
         while True:
             make_folder(self._folder)
             try:

@@ -75,19 +75,19 @@ class OpenPlans:
                 self._decided(event)
             case OutcomeArrived(outcome):
                 for line in self:
-                    self.changes += line.note(outcome)
+                    self.changes += line.add_outcome(outcome)
             case MemoryReleased(entry, now_ns) if self.is_awaited(event):
                 for line in self:
-                    line.note_freed(entry.uid, now_ns)
+                    line.record_freed(entry.uid, now_ns)
                 self.changes += 1
             case ReleaseOverdue(entry) if entry.failed_ns is not None:
                 for line in self:
-                    line.note_in_vain(entry.uid, entry.why)
+                    line.record_in_vain(entry.uid, entry.why)
                 self.changes += 1
             case RoundEnded():
                 self.signals = event.signals.quality
             case TickEnded(now_ns):
-                self.closed = self._take_settled(now_ns)
+                self.closed = self._drain_settled(now_ns)
             case AgentStopped():
                 self.closed, self._lines = tuple(self), []
 
@@ -136,7 +136,7 @@ class OpenPlans:
 
     # A plan that was not carried out has a line where it is news.
     def _decided(self, event: PlanDecided) -> None:
-        is_news = self._repeats.say(plan_key(event.plan, event.outcomes), "", event.decided_ns) is not None
+        is_news = self._repeats.admit(plan_key(event.plan, event.outcomes), "", event.decided_ns) is not None
         self._remember(event.plan)
         if self.current is not None and self.current.decided_ns != event.decided_ns:
             self.current = None
@@ -144,7 +144,7 @@ class OpenPlans:
             self.current = self._open(event)
         if self.current is not None:
             for outcome in event.outcomes:
-                self.changes += self.current.note(outcome)
+                self.changes += self.current.add_outcome(outcome)
 
     # The victims are known, though no line of the plan may be opened.
     def _remember(self, plan: Plan) -> None:
@@ -153,7 +153,7 @@ class OpenPlans:
                 self._victims[victim.candidate.uid] = (feature.verdict, victim)
 
     # Lines that are settled or were given up on.
-    def _take_settled(self, now_ns: int) -> tuple[OpenPlan, ...]:
+    def _drain_settled(self, now_ns: int) -> tuple[OpenPlan, ...]:
         done = tuple(line for since, line in self._lines if line.is_settled or now_ns - since > _GIVE_UP_NS)
         if done:
             self._lines = [(since, line) for since, line in self._lines if line not in done]

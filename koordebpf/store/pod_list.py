@@ -52,7 +52,7 @@ class _Kept(msgspec.Struct, frozen=True):
 class KeptList:
     """Owns the file at `path`. `state` and `cgroups` are what the agent before knew, until `drop`; None: nothing.
 
-    `note` takes what is known now; a thread writes it, at most once a minute.
+    `update` takes what is known now; a thread writes it, at most once a minute.
 
     Cost:    a write of 110 pods 1 ms, beside the loop.
     """
@@ -69,9 +69,9 @@ class KeptList:
         self._thread = self._supervisor.thread(self._write_on)
         self._thread.start()
         if (kept := _read(self._file, node_name)) is not None:
-            self._take(kept, max_age_ns)
+            self._restore(kept, max_age_ns)
 
-    def _take(self, kept: _Kept, max_age_ns: int) -> None:
+    def _restore(self, kept: _Kept, max_age_ns: int) -> None:
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - kept.synced_ns
         synced_at_ns = time.monotonic_ns() - age_ns
         if not 0 <= age_ns <= max_age_ns or synced_at_ns <= 0:
@@ -90,7 +90,7 @@ class KeptList:
         """Know better by now."""
         self.state = None
 
-    def note(self, state: ClusterState, cgroups: Mapping[str, int | None]) -> None:
+    def update(self, state: ClusterState, cgroups: Mapping[str, int | None]) -> None:
         """Take what is known now, the list of pods being fresh."""
         self._noted = (state, cgroups)
 

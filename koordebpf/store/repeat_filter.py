@@ -20,7 +20,7 @@ class RepeatFilter:
         self._every_ns = every_ns
         self._said: OrderedDict[str, tuple[int, int]] = OrderedDict()  # key → said at, held back since
 
-    def say(self, key: str, sentence: str, now_ns: int) -> str | None:
+    def admit(self, key: str, sentence: str, now_ns: int) -> str | None:
         """Return the sentence to print, or None."""
         said_ns, suppressed = self._said.get(key, (None, 0))
         if said_ns is not None and now_ns - said_ns < self._every_ns:

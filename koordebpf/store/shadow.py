@@ -88,11 +88,11 @@ class WeekKeeper:
                 waiting, self._waiting, is_over = self._waiting, self._empty, self._is_closing
             if not waiting.days:
                 continue
-            self._supervisor.call(functools.partial(self._take, waiting, is_over=is_over))
+            self._supervisor.call(functools.partial(self._try_write, waiting, is_over=is_over))
         if self._lock_fd is not None:
             os.close(self._lock_fd)
 
-    def _take(self, waiting: ShadowWeek, *, is_over: bool) -> None:
+    def _try_write(self, waiting: ShadowWeek, *, is_over: bool) -> None:
         try:
             self._write(waiting)
             self._degraded.report(None)

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.writer.journal import JOURNAL_PATH, read_journal
-from koordebpf.act.writer.places import Original, Places, Unusable, look
+from koordebpf.act.writer.places import Original, Places, Unusable, read_held
 from koordebpf.attribution.paths import place_of_path
 from koordebpf.decision.strategies import STRATEGIES
 from koordebpf.errors import ActuationError, CgroupGone, ConfigError, SupportError
@@ -151,7 +151,7 @@ def protection_in_effect(places: Places, path: str, file: CgroupFile) -> int | N
         if len(each) < len(top):
             continue
         try:
-            setting = look(places, (each, file), 0).value
+            setting = read_held(places, (each, file), 0).value
         except Unusable:
             return None
         if setting is not None and not isinstance(setting, int):
@@ -174,7 +174,7 @@ def _beside(places: Places, path: str, file: CgroupFile) -> int:
         if directory.name == own or not directory.is_dir():
             continue
         with contextlib.suppress(Unusable, CgroupGone, OSError, ValueError):
-            setting = look(places, (f"{above}/{directory.name}", file), 0).value
+            setting = read_held(places, (f"{above}/{directory.name}", file), 0).value
             used = _current(directory)
             total += used if setting is None else min(used, setting) if isinstance(setting, int) else 0
     return total
@@ -262,7 +262,7 @@ def _cgroup(
     for file in _FILES:
         key, setting = (path, file), wanted.get((path, file.value))
         try:
-            held = look(places, key, 0)
+            held = read_held(places, key, 0)
         except Unusable:
             continue
         original = originals.get(key)

@@ -97,7 +97,7 @@ def _tracing(group: Path, metrics: WakeMetrics) -> Iterator[SchedTracing]:
 def _look(tracing: SchedTracing, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        tracing.look(time.monotonic_ns())
+        tracing.poll(time.monotonic_ns())
         time.sleep(0.005)
 
 

@@ -122,7 +122,7 @@ def shadow_cost(report: Report) -> None:
             for second in range(300):
                 event = round_ended(float(second), pods=110, used_mib=500, seed=second)
                 started = time.perf_counter_ns()
-                shadows.look(event.tick, event.view, event.decision)
+                shadows.observe(event.tick, event.view, event.decision)
                 samples.append((time.perf_counter_ns() - started) / 1000)
             name = f"a look at {count} configurations, 110 pods, {pods_out}"
             report.add(figure(name, "µs", samples[10:], f"at most each {EVERY_NS / NS_PER_S:.1f} s"))

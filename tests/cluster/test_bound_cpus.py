@@ -61,13 +61,13 @@ def test_the_socket_says_what_the_file_says(cluster: ControlPlane, binding: Real
     assert said == BoundCpus(tuple(range(1, os.cpu_count() or 1)))
     cpus = KubeletCpus(socket)
     try:
-        cpus.note([], 0)
+        cpus.request([], 0)
         until(lambda: cpus.read() == CpuManagerState("static", {}), "kubelet's policy")
         whole = pod("whole", binding.name, priority="koord-prod", qos="LS", requests=WHOLE, limits=WHOLE)
         shared = pod("shared", binding.name, qos="LS", priority="koord-prod")
         bound, _ = cluster.api.create(whole), cluster.api.create(shared)
         until(lambda: facts(cluster, bound).phase == "Running", "the pod runs")
-        cpus.note([facts(cluster, bound), facts(cluster, shared)], 0)
+        cpus.request([facts(cluster, bound), facts(cluster, shared)], 0)
         (pinned,) = until(lambda: (found := cpus.read()) and found.pinned.values(), "the CPUs that it got")
         assert len(pinned) == 1
         assert pinned != (0,)
@@ -77,7 +77,7 @@ def test_the_socket_says_what_the_file_says(cluster: ControlPlane, binding: Real
         assert of_file.pinned.keys() == {bound["metadata"]["uid"]}
         cluster.api.delete(bound, gracePeriodSeconds=1)
         cluster.api.wait_gone(bound)
-        cpus.note([facts(cluster, shared)], 0)
+        cpus.request([facts(cluster, shared)], 0)
         until(lambda: (found := cpus.read()) is not None and not found.pinned, "the CPUs are free again")
     finally:
         cpus.close()

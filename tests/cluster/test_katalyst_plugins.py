@@ -168,7 +168,7 @@ def test_a_plugin_on_katalysts_skeleton_is_registered_driven_and_leaves(tmp_path
     try:
         # WHEN it returns, THEN it is registered again and chooses
         def problem() -> str | None:
-            outside.take()
+            outside.poll()
             found = outside.thresholds(pods).get("example-disk-plugin")
             return "it is not registered" if found is None else found.problem
 

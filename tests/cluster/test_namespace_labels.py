@@ -85,7 +85,7 @@ def plan_of(source: ApiSource) -> Plan:
     """Decide on what the source knows, and 900 MiB of use by the pods; the way is that of a written frame."""
     state = source.state()
     known = ClusterView(labels_max_age_ns=1 << 60)
-    known.look_at_namespaces(state, 1)
+    known.refresh_namespaces(state, 1)
     memory = MemoryParts(512 * MIB, 0, 512 * MIB, 0, 0, 0)
     pods = tuple(PodMeasure(each.uid, at + 1, memory) for at, each in enumerate(state.pods))
     measured = Measured(1, 0, NodeMeasure("machine", 3 * GIB, 2800 * MIB), pods)

@@ -94,7 +94,7 @@ def version(cluster: ControlPlane, one: Object) -> str:
 def test_it_is_made_and_kept_beside_what_others_write(
     cluster: ControlPlane, one: Object, reporter: TopologyReporter
 ) -> None:
-    reporter.note(noted(cluster, one))
+    reporter.set_input(noted(cluster, one))
     made = until(lambda: kept(cluster, one), "the object")
     (owner,) = made["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Node", one["metadata"]["uid"])
@@ -105,7 +105,7 @@ def test_it_is_made_and_kept_beside_what_others_write(
     zones = [{**each, "resources": [*each["resources"], BATCH]} for each in made["zones"]]
     cluster.api.patch(topology_of(one["metadata"]["name"]), {"zones": zones, "metadata": {"labels": {"team": "a"}}})
     cluster.api.patch(one, {"metadata": {"annotations": {RESERVATION_ANNOTATION: '{"reservedCPUs": "0"}'}}})
-    reporter.note(noted(cluster, one))
+    reporter.set_input(noted(cluster, one))
     until(lambda: reporter.writes == 2, "the second write")
     now = until(
         lambda: (found := kept(cluster, one))["metadata"]["annotations"][RESERVATION_ANNOTATION] != "{}" and found,
@@ -116,7 +116,7 @@ def test_it_is_made_and_kept_beside_what_others_write(
     pools = json.loads(now["metadata"]["annotations"][SHARED_POOLS_ANNOTATION]) or []
     assert all(not each["cpuset"].startswith("0") for each in pools)
     before = version(cluster, one)
-    reporter.note(noted(cluster, one))
+    reporter.set_input(noted(cluster, one))
     let_it_spin()
     assert (reporter.writes, version(cluster, one)) == (2, before)
 
@@ -133,7 +133,7 @@ def test_one_that_koordlet_writes_is_left_alone(
     at = written_at(made, "koordlet")
     assert at is not None
     assert abs((datetime.now(UTC) - at).total_seconds()) < 60
-    reporter.note(noted(cluster, one))
+    reporter.set_input(noted(cluster, one))
     until(lambda: "koordlet wrote the NodeResourceTopology" in caplog.text, "the sentence")
     let_it_spin()
     assert (reporter.writes, version(cluster, one)) == (0, made["metadata"]["resourceVersion"])
@@ -144,7 +144,7 @@ def test_without_the_component_it_says_which_right_is_missing(
 ) -> None:
     sources = NodeSources(NodeInfoReader(), None)
     made = TopologyReporter(sources, NodeTopologies(open_cluster(agent_kubeconfig), one["metadata"]["name"]))
-    made.note(noted(cluster, one))
+    made.set_input(noted(cluster, one))
     try:
         until(lambda: "allow get on noderesourcetopologies" in caplog.text, "the sentence")
     finally:

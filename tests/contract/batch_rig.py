@@ -47,7 +47,7 @@ class BatchRig:
     def look(self) -> tuple[str, ...]:
         self.clock_ns += 10**8
         self.batch.looked = type(self.batch.looked)(0)
-        return self.batch.look(self.nodes.state(), lambda: self.leads).problems
+        return self.batch.run_due(self.nodes.state(), lambda: self.leads).problems
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         return until(lambda: (self.look(), condition())[1], what)

@@ -28,13 +28,13 @@ def test_a_plugin_that_chooses_pods_gets_their_records(tmp_path: Path, sockets: 
     registry = partial(PluginRegistry, sockets, ())
     plugins = EvictionPlugins(registry, PodMessages(None, ""), node.watch, lambda: None, 10)
     try:
-        until(lambda: plugins.take()[0] == ("one",), "a registered plugin")
+        until(lambda: plugins.poll()[0] == ("one",), "a registered plugin")
         record = EvictionRecord(hog, True, (PastBucket(1_700_000_000, 600, 3),), 1, 4, 3, 5)
         plugins.call(RemoteCall(7, (hog,), (TopAsk("one", "disk", 1, (hog,), (record,)),)))
         answers: list[RemoteAnswers] = []
 
         def is_answered() -> bool:
-            if (found := plugins.take()[1]) is not None:
+            if (found := plugins.poll()[1]) is not None:
                 answers.append(found)
             return bool(answers)
 

@@ -70,7 +70,7 @@ class Served:
             select.select([self.server.fileno()], [], [], 0.02)
             self.server.serve(self.now_s())
             try:
-                self.server.look(self.now_s())
+                self.server.run_due(self.now_s())
             except ConfigError as error:
                 self.ended = error
                 return

@@ -49,7 +49,7 @@ POD = {
 def audit_line(node: str = "a") -> bytes:
     (victim,) = (plan := plan_of(frame([pod("hog", anon=300), pod("calm", anon=10)], used=900))).victims
     line = OpenPlan(plan, node=node, dry_run=False, seen_ns=1, decided_ns=2_501_000, wall_s=0.0)
-    line.note(Outcome(victim.candidate.uid, "spark", "hog", "api", Result.DONE, "asked", 2_501_000))
+    line.add_outcome(Outcome(victim.candidate.uid, "spark", "hog", "api", Result.DONE, "asked", 2_501_000))
     return msgspec.json.encode(line.record())
 
 

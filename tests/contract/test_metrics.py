@@ -246,7 +246,7 @@ def metrics() -> AgentMetrics:
     monitor.monitored = (MonitoredDomain("BE", 0, 4096, 8192, None),)
     protected = MemoryQosRunner(SimpleNamespace(measure=lambda _: None))
     made = MemoryQosDecision(state=Empty(), reason="", protected_bytes={"memory.min": {"Burstable": 4096}})
-    protected.take(made, view_of_frame(frame([])))
+    protected.act(made, view_of_frame(frame([])))
     metrics.node.strategies += [monitor.families, protected.families]
     metrics.decision.needs = {"BEMemoryEvict": Amount(MEMORY, 4096), "BECPUEvict": Amount(CPU, 1500)}
     metrics.node.marks = {"BEMemoryEvict": {"threshold": 1 << 29, "lower": 1 << 28}}
@@ -268,7 +268,7 @@ def metrics() -> AgentMetrics:
     seen = view_of_frame(frame([pod("hog")]))
     pods = tuple(msgspec.structs.replace(each, cpu_used_millicpu=100) for each in seen.pods)
     allocatable = {"kubernetes.io/batch-memory": 4096}
-    metrics.indicators.take(msgspec.structs.replace(seen, cpu=cpu, allocatable=allocatable, pods=pods))
+    metrics.indicators.record(msgspec.structs.replace(seen, cpu=cpu, allocatable=allocatable, pods=pods))
     held = SuppressionMetrics(metrics.koordlet_node)
     metrics.node.strategies.append(held.families)
     held.held_millicpu, held.policy = 1500, "cpuset"

@@ -79,8 +79,8 @@ def test_without_them_all_else_continues_and_every_exemption_counts(
     if answer == 403:
         assert any("needs RBAC verb list" in each for each in source.state().problems)
     known, max_age_ns = ClusterView(labels_max_age_ns=90 * NS_PER_S), 90 * NS_PER_S
-    known.look_at_namespaces(source.state(), 0)
-    assert known.look_at_namespaces(source.state(), max_age_ns + 1)
+    known.refresh_namespaces(source.state(), 0)
+    assert known.refresh_namespaces(source.state(), max_age_ns + 1)
     assert "every exemption counts" in known.problems[-1]
 
 

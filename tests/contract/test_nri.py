@@ -294,7 +294,7 @@ class TestAnswering:
         plugin, connection = opened(Answers(ValueError("bad")))
         pod = NRI["PodSandbox"](namespace="team", name="a\n\x1b[31mb" * 100)
         connection.call("CreateContainer", pod=pod)
-        (line,) = plugin.counts.take_problems()
+        (line,) = plugin.counts.drain_problems()
         assert "bad" in line
         assert "\n" not in line
         assert "\x1b" not in line
@@ -307,7 +307,7 @@ class TestErrors:
         monkeypatch.setattr("koordebpf.kube.nri.session.container_of", lambda _message: {}["missing"])
         with pytest.raises(Refused, match="13: KeyError"):
             connection.call("CreateContainer", pod=NRI["PodSandbox"](**POD))
-        assert plugin.counts.take_problems() == ("CreateContainer: KeyError: 'missing'",)
+        assert plugin.counts.drain_problems() == ("CreateContainer: KeyError: 'missing'",)
         connection.call("Shutdown")
 
     def test_a_container_that_cannot_be_judged_is_left_as_the_kubelet_asked_for(self, opened):
@@ -316,8 +316,8 @@ class TestErrors:
             answer = connection.call("CreateContainer", pod=NRI["PodSandbox"](**POD))
             assert not answer.HasField("adjust")
         assert plugin.counts.errors == 3
-        assert plugin.counts.take_problems() == ("pod team/web: no such thing",)
-        assert plugin.counts.take_problems() == ()
+        assert plugin.counts.drain_problems() == ("pod team/web: no such thing",)
+        assert plugin.counts.drain_problems() == ()
 
     def test_with_failure_policy_fail_it_is_not_created_and_others_are(self, opened):
         answers = Answers(ValueError("no such thing"))
@@ -332,7 +332,7 @@ class TestErrors:
         plugin, connection = opened(answers)
         adjust = connection.call("CreateContainer", pod=NRI["PodSandbox"](**POD)).adjust
         assert adjust.linux.resources.cpu.shares.value == 7
-        assert plugin.counts.take_problems() == ("annotation x: must be a number",)
+        assert plugin.counts.drain_problems() == ("annotation x: must be a number",)
 
     def test_a_part_that_cannot_be_read_is_an_error_with_failure_policy_fail(self, opened):
         answers = Answers(Answer(NriResources(cpu_shares=7), problems=("annotation x: must be a number",)))

@@ -48,7 +48,7 @@ class Called:
         self._number += 1
         ask(self._number)
         assert self.woken.wait(patience(10))
-        found = self.caller.take()
+        found = self.caller.poll()
         assert found is not None
         assert found.call == self._number
         return {each.plugin: each for each in found.answers}
@@ -304,7 +304,7 @@ def test_a_socket_that_is_removed_mid_call_still_brings_its_answer(
     one.socket.unlink()
     one.hold.set()
     assert called.woken.wait(patience(5))
-    found = called.caller.take()
+    found = called.caller.poll()
     assert found is not None
     assert [each.threshold for each in found.answers] == [Threshold("soft", "s", 0, 0)]
 
@@ -322,7 +322,7 @@ def test_a_plugin_that_is_replaced_mid_call_ends_that_call_alone(
     second.met = {"met_type": 2, "eviction_scope": "t"}
     called.caller.register("one", second.socket)
     assert called.woken.wait(patience(5))
-    found = called.caller.take()
+    found = called.caller.poll()
     assert found is not None
     assert found.answers[0].problem
     assert called.thresholds()["one"].threshold == Threshold("hard", "t", 0, 0)

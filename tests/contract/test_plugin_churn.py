@@ -57,8 +57,8 @@ class Manager:
         self.registry = PluginRegistry(folder, (), lambda: None)
         self.number = 0
 
-    def take(self) -> None:
-        for change in self.registry.take():
+    def poll(self) -> None:
+        for change in self.registry.poll():
             if change.socket is None:
                 self.caller.deregister(change.name)
             else:
@@ -66,13 +66,13 @@ class Manager:
 
     def round(self) -> tuple[float, int]:
         """Make a round; return the seconds that it took, and how many plugins answered."""
-        self.take()
+        self.poll()
         self.number += 1
         self.woken.clear()
         began_s = time.monotonic()
         self.caller.ask_thresholds(self.number, _PODS)
         assert self.woken.wait(patience(10))
-        found = self.caller.take()
+        found = self.caller.poll()
         assert found is not None
         return time.monotonic() - began_s, sum(each.threshold is not None for each in found.answers)
 
@@ -108,7 +108,7 @@ def test_fifty_that_come_and_die_leave_no_descriptor_thread_or_endpoint(tmp_path
         churn.none()
 
         def is_empty() -> bool:
-            manager.take()
+            manager.poll()
             return manager.caller.names == ()
 
         until(is_empty, lambda: f"no endpoint is left, but {manager.caller.names}")

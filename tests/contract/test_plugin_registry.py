@@ -35,7 +35,7 @@ class Watched:
         """Wait until all that it says is this."""
 
         def are_there() -> bool:
-            self.changes += self.registry.take()
+            self.changes += self.registry.poll()
             return len(self.changes) >= len(changes)
 
         until(are_there, lambda: f"{changes}, but {self.changes} and {self.registry.problems}")
@@ -46,7 +46,7 @@ class Watched:
         path = str(self.folder / name)
         until(lambda: path in self.registry.problems, lambda: f"{name} is refused, but {self.registry.problems}")
         assert why in self.registry.problems[path]
-        assert self.registry.take() == []
+        assert self.registry.poll() == []
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ def test_200_that_never_give_a_token_keep_no_other_waiting(plugin: Callable[...,
     registry = PluginRegistry(tmp_path, (), lambda: None)
     changes: list[Change] = []
     try:
-        until(lambda: changes.extend(registry.take()) or changes, "the honest one", 60)
+        until(lambda: changes.extend(registry.poll()) or changes, "the honest one", 60)
         took_s = time.monotonic() - began_s
         threads = sum(each.name == "plugin-asking" for each in threading.enumerate())
         print(f"registered beside {SILENT} in {took_s:.1f} s; {threads} ask, {anonymous_kib() - before_kib} KiB more")

@@ -139,7 +139,7 @@ class TestWhenItIsAsked:
     def test_until_the_first_answer_nothing_is_known(self, rig: Rig) -> None:
         rig.answers.clear()
         assert not rig.cpus.is_awaited
-        rig.cpus.note([facts("web")], 1)
+        rig.cpus.request([facts("web")], 1)
         assert rig.cpus.read() is None
         assert rig.cpus.is_awaited
         rig.answers.set()
@@ -148,20 +148,20 @@ class TestWhenItIsAsked:
 
     def test_a_kubelet_that_refuses_is_not_waited_for(self, rig: Rig) -> None:
         rig.fails = True
-        rig.cpus.note([facts("web")], 1)
+        rig.cpus.request([facts("web")], 1)
         until(lambda: not rig.cpus.is_awaited, "the refusal")
         assert rig.cpus.read() is None
 
     def test_where_nothing_changes_no_request_is_sent(self, rig: Rig) -> None:
         for _ in range(50):
-            rig.cpus.note([facts("web"), facts("job", guaranteed=False)], 1)
+            rig.cpus.request([facts("web"), facts("job", guaranteed=False)], 1)
         until(lambda: rig.asked == 1, "the first question")
-        rig.cpus.note([facts("web"), facts("job", guaranteed=False), facts("other", guaranteed=False)], 1)
+        rig.cpus.request([facts("web"), facts("job", guaranteed=False), facts("other", guaranteed=False)], 1)
         assert not rig.asks_again()
 
     @pytest.mark.parametrize("change", ["another", "phase", "cgroup", "gone"])
     def test_a_guaranteed_pod_that_is_added_starts_or_ends_is_queried(self, change: str, rig: Rig) -> None:
-        rig.cpus.note([facts("web", phase="Pending")], 1)
+        rig.cpus.request([facts("web", phase="Pending")], 1)
         until(lambda: rig.asked == 1, "the first question")
         web = facts("web", phase="Pending")
         pods, cgroups = {
@@ -170,22 +170,22 @@ class TestWhenItIsAsked:
             "cgroup": ([web], 2),
             "gone": ([], 1),
         }[change]
-        rig.cpus.note(pods, cgroups)
+        rig.cpus.request(pods, cgroups)
         assert rig.asks_again()
 
     def test_what_was_known_stays_while_kubelet_does_not_answer(
         self, rig: Rig, caplog: pytest.LogCaptureFixture
     ) -> None:
-        rig.cpus.note([facts("web")], 1)
+        rig.cpus.request([facts("web")], 1)
         until(lambda: rig.cpus.read() is not None, "the answer")
         rig.fails = True
-        rig.cpus.note([facts("web")], 2)
+        rig.cpus.request([facts("web")], 2)
         assert rig.asks_again()
         until(lambda: "could not be read again: it is away" in caplog.text, "the warning")
         assert rig.cpus.read() == CpuManagerState("static", {"u-web": (2, 3)})
 
     def test_a_pod_that_the_list_does_not_know_has_its_cpus_all_the_same(self, rig: Rig) -> None:
-        rig.cpus.note([facts("db")], 1)
+        rig.cpus.request([facts("db")], 1)
         until(lambda: rig.cpus.read() == CpuManagerState("static", {"ls/web": (2, 3)}), "the answer")
 
 
@@ -217,6 +217,6 @@ class Rig:
 
 def test_without_a_socket_no_server_is_asked(tmp_path: Path) -> None:
     cpus = KubeletCpus(tmp_path / "none.sock")
-    cpus.note([facts("web")], 1)
+    cpus.request([facts("web")], 1)
     assert cpus.read() is None
     cpus.close()

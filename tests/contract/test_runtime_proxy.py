@@ -107,7 +107,7 @@ def test_a_container_that_cannot_be_judged_is_passed_on_as_it_was(sockets):
         request = container_request(cpu_shares=2)
         answer = call(channel, "PreCreateContainerHook", request)
         assert answer.container_resources == request.container_resources
-        assert server.counts.take_problems() == ("pod team/web: no such thing",)
+        assert server.counts.drain_problems() == ("pod team/web: no such thing",)
 
 
 def test_with_failure_policy_fail_it_is_refused(sockets):

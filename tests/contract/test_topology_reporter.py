@@ -98,29 +98,29 @@ def test_it_is_made_where_there_is_none_and_written_again_when_it_is_to_say_some
     store: Store, server: Server, reporter: Open
 ) -> None:
     one = reporter()
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: kept(store), "the object")
     info = NodeInfoReader().read()
     assert info is not None
     assert difference(kept(store), topology_report(TopologyInput(info, NODE))) is None
     before = reads(server)
     for _ in range(3):
-        one.note(Noted(NODE, (pod("a"),)))
+        one.set_input(Noted(NODE, (pod("a"),)))
         let_it_spin()
     # What it is to say is the same: neither written nor read.
     assert (writes(store), reads(server)) == (1, before)
-    one.note(Noted(NODE, (pod("a", "0"),)))
+    one.set_input(Noted(NODE, (pod("a", "0"),)))
     until(lambda: writes(store) == 2, "the second write")
     pools = json.loads(kept(store)["metadata"]["annotations"][SHARED_POOLS_ANNOTATION]) or []
     assert all("0" not in each["cpuset"].split(",") for each in pools)
 
 
 def test_one_that_says_it_already_is_not_written(store: Store, reporter: Open, server: Server) -> None:
-    reporter().note(Noted(NODE))
+    reporter().set_input(Noted(NODE))
     until(lambda: kept(store), "the object")
     another = reporter()
     before = reads(server)
-    another.note(Noted(NODE))
+    another.set_input(Noted(NODE))
     until(lambda: reads(server) > before, "the look")
     let_it_spin()
     assert writes(store) == 1
@@ -128,7 +128,7 @@ def test_one_that_says_it_already_is_not_written(store: Store, reporter: Open, s
 
 def test_what_another_changes_is_brought_back_and_what_another_adds_is_kept(store: Store, reporter: Open) -> None:
     one = reporter()
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: kept(store), "the object")
     changed = json.loads(json.dumps(kept(store)))
     changed["metadata"]["annotations"][SHARED_POOLS_ANNOTATION] = "[]"
@@ -138,24 +138,24 @@ def test_what_another_changes_is_brought_back_and_what_another_adds_is_kept(stor
     seen = msgspec.convert(
         {"metadata": {"name": "n1", "annotations": {SHARED_POOLS_ANNOTATION: "[]"}}}, NodeResourceTopology
     )
-    one.note(Noted(NODE, (), seen))
+    one.set_input(Noted(NODE, (), seen))
     until(lambda: kept(store)["metadata"]["annotations"][SHARED_POOLS_ANNOTATION] != "[]", "what it is to say")
     assert batch in kept(store)["zones"][0]["resources"]
 
 
 def test_its_own_write_as_the_watch_shows_it_is_no_news(store: Store, server: Server, reporter: Open) -> None:
     one = reporter()
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: kept(store), "the object")
     seen = msgspec.convert(kept(store), NodeResourceTopology)
     before = reads(server)
-    one.note(Noted(NODE, (), seen))
+    one.set_input(Noted(NODE, (), seen))
     let_it_spin()
     assert (writes(store), reads(server)) == (1, before)
 
 
 def test_what_it_wrote_reads_back_without_a_problem_and_reserves_nothing(store: Store, reporter: Open) -> None:
-    reporter().note(Noted(NODE))
+    reporter().set_input(Noted(NODE))
     until(lambda: kept(store), "the object")
     said = node_cpus(None, kept(store)["metadata"]["annotations"])
     assert (said.problems, said.reserved_cpus, said.pinned, said.system_cpus) == ((), (), {}, ())
@@ -163,11 +163,11 @@ def test_what_it_wrote_reads_back_without_a_problem_and_reserves_nothing(store: 
 
 def test_one_that_another_changed_meanwhile_is_read_again(store: Store, reporter: Open, server: Server) -> None:
     one = reporter()
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: kept(store), "the object")
     conflicts = iter([gives(409, status(409, "Conflict", "the object has been modified"))])
     store.faults.append(lambda request: next(conflicts, None) if request.method == "PUT" else None)
-    one.note(Noted(NODE, (pod("a", "0"),)))
+    one.set_input(Noted(NODE, (pod("a", "0"),)))
     until(lambda: writes(store) == 3, "the try that conflicts and the next one")
     assert one.problem is None
 
@@ -177,7 +177,7 @@ def test_the_job_notes_what_changed_and_what_kubelet_bound(
 ) -> None:
     notes: list[Noted] = []
     one = reporter()
-    monkeypatch.setattr(one, "note", notes.append)
+    monkeypatch.setattr(one, "set_input", notes.append)
     known, state = Cluster(), tmp_path / "cpu_manager_state"
     job = TopologyJob(known, one, CpuManagerReader(state, None), KubeletCpus(tmp_path / "none"))
     series = node_series()
@@ -201,7 +201,7 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_write(
     store: Store, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        reporter(acts=False).note(Noted(NODE))
+        reporter(acts=False).set_input(Noted(NODE))
         until(lambda: "is not written; it would have node-0" in caplog.text, "the sentence")
     assert server.requests == []
 
@@ -210,9 +210,9 @@ def test_without_the_right_it_says_which(store: Store, reporter: Open, caplog: p
     no = gives(403, status(403, "Forbidden", "no", name="n1", kind="noderesourcetopologies"))
     store.faults.append(lambda request: no if request.method == "POST" else None)
     one = reporter()
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: "allow create on noderesourcetopologies" in caplog.text, "the sentence")
-    one.note(Noted(NODE, (pod("a", "0"),)))
+    one.set_input(Noted(NODE, (pod("a", "0"),)))
     let_it_spin()
     assert writes(store) == 1
     assert caplog.text.count("allow create") == 1
@@ -251,14 +251,14 @@ def test_after_a_refusal_it_waits_once_for_as_long_as_it_was_asked_to_and_says_i
         if happened.count("asked") > 2:
             return None
         if is_noted:
-            one.note(Noted(NODE, (pod("a"),)))
+            one.set_input(Noted(NODE, (pod("a"),)))
         return reply
 
     threads = types.SimpleNamespace(Event=Quick, Thread=threading.Thread)
     monkeypatch.setattr("koordebpf.jobs.node_topology.publish.threading", threads)
     one = reporter()
     store.faults.append(refuses_twice)
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: kept(store), "the object")
     first = happened.index("asked")
     waited = happened[first + 1 : happened.index("asked", first + 1)]
@@ -272,7 +272,7 @@ def test_a_request_that_is_cut_by_its_end_is_no_problem(
 ) -> None:
     server.on(f"{TOPOLOGIES_PATH}/n1", hold_open)
     one = reporter()
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: server.requests, "the request")
     one.close()
     assert (one.problem, caplog.text) == (None, "")
@@ -283,7 +283,7 @@ def test_an_answer_that_is_no_such_object_is_refused(
     body: bytes, server: Server, reporter: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.on(f"{TOPOLOGIES_PATH}/n1", gives(200, body))
-    reporter().note(Noted(NODE))
+    reporter().set_input(Noted(NODE))
     until(lambda: "the answer is not a NodeResourceTopology" in caplog.text, "the sentence")
     assert all(each.method == "GET" for each in server.requests)
 
@@ -300,12 +300,12 @@ def test_while_koordlet_runs_on_the_node_its_object_is_left_alone(
     koordlet = pod("koordlet-x", namespace="koordinator-system", **{"koord-app": "koordlet"})
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            one.note(Noted(NODE, (koordlet,)))
+            one.set_input(Noted(NODE, (koordlet,)))
             let_it_spin()
         assert server.requests == []
         assert caplog.text.count("pod koordinator-system/koordlet-x keeps the NodeResourceTopology") == 1
         # A tenant's pod with the label changes nothing.
-        one.note(Noted(NODE, (pod("mine", **{"koord-app": "koordlet"}),)))
+        one.set_input(Noted(NODE, (pod("mine", **{"koord-app": "koordlet"}),)))
         until(lambda: kept(store), "the object")
     assert "koordlet no longer keeps" in caplog.text
 
@@ -315,12 +315,12 @@ def test_one_that_koordlet_wrote_lately_is_left_alone_and_an_older_one_is_taken_
 ) -> None:
     store.put(TOPOLOGIES_PATH, written_by_koordlet(NOW - timedelta(minutes=14)))
     one = reporter()
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: "koordlet wrote the NodeResourceTopology of this node at 2026-01-02" in caplog.text, "the sentence")
     let_it_spin()
     assert writes(store) == 0
     clock.now += timedelta(minutes=2)
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: writes(store) == 1, "the write")
 
 
@@ -331,11 +331,11 @@ def test_where_koordlet_writes_over_it_the_pauses_become_longer(store: Store, re
         clock.now += timedelta(minutes=pause_min, seconds=-1)
         before = writes(store)
         seen = msgspec.convert(kept(store), NodeResourceTopology)
-        one.note(Noted(NODE, (), seen))
+        one.set_input(Noted(NODE, (), seen))
         let_it_spin()
         assert writes(store) == before
         clock.now += timedelta(seconds=2)
-        one.note(Noted(NODE, (), seen))
+        one.set_input(Noted(NODE, (), seen))
         until(lambda before=before: writes(store) == before + 1, f"the write after {pause_min} min")
         clock.now += timedelta(seconds=3)
 
@@ -346,12 +346,12 @@ def test_kubelets_configuration_is_asked_and_its_last_answer_stays(
     monkeypatch.setattr("koordebpf.jobs.node_topology.run._CONFIG_AGAIN_S", 0.0)
     server.on("/configz", gives(200, CONFIGZ))
     one = reporter(asks_kubelet=True)
-    one.note(Noted(NODE))
+    one.set_input(Noted(NODE))
     until(lambda: kept(store), "the object")
     expected = {"policy": "static", "reservedCPUs": "0"}
     assert json.loads(kept(store)["metadata"]["annotations"][MANAGER_POLICY_ANNOTATION]) == expected
     server.on("/configz", gives(500, b"no"))
-    one.note(Noted(NODE, (pod("a", "0"),)))
+    one.set_input(Noted(NODE, (pod("a", "0"),)))
     until(lambda: writes(store) == 2, "the second write")
     assert json.loads(kept(store)["metadata"]["annotations"][MANAGER_POLICY_ANNOTATION]) == expected
     assert "the report rests on what it said last" in caplog.text
@@ -378,7 +378,7 @@ def test_without_kubelets_configuration_its_file_is_what_is_known(
     (tmp_path / "cpu_manager_state").write_text(json.dumps(state))
     server.on("/configz", reply)
     manager = CpuManagerReader(tmp_path / "cpu_manager_state", None).read()
-    reporter(asks_kubelet=True).note(Noted(NODE, (pod("a"),), manager=manager))
+    reporter(asks_kubelet=True).set_input(Noted(NODE, (pod("a"),), manager=manager))
     until(lambda: kept(store), "the object")
     annotations = kept(store)["metadata"]["annotations"]
     assert json.loads(annotations[MANAGER_POLICY_ANNOTATION]) == {"policy": "static"}

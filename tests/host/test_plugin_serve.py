@@ -199,7 +199,7 @@ def test_an_agent_that_authenticates_plugins_takes_its_token(node: NodeCgroup, t
     with Served(node, tmp_path, "--token-file", token) as served, outside(served, access) as agent:
         served.said("the agent did not register")
         assert "its user and password are none of the file's" in served.log
-        assert agent.take() == ()
+        assert agent.poll() == ()
         password = base64.b64encode(b"s3cret").decode()
         rules.write_text(f"basicAuthConfig: {{userPasswordPairs: [{{username: node, password: {password}}}]}}")
         agent.has(NAME)

@@ -75,9 +75,9 @@ def test_the_thread_wakes_the_loop_and_reads_no_file(throttled: BurstPodNode) ->
         watch.watched = {throttled.path(each): 5_000 for each in throttled.containers}
         watch.start()
         throttled.burn(0)
-        until(watch.take, "a wake")
+        until(watch.poll, "a wake")
         assert woken
         throttled.calm()
-        until(lambda: not watch.take(), "no more of them")
+        until(lambda: not watch.poll(), "no more of them")
         watch.watched = {}
         assert watch.reads == 0

@@ -173,7 +173,7 @@ class TestBudget:
                 while metrics.sampled_ratio != 0 and time.monotonic() < deadline:
                     samples.append(metrics.sampled_ratio)
                     ping_pong(sides[0] / "cgroup.procs", [_CPU], 10)
-                    tracing.look(time.monotonic_ns())
+                    tracing.poll(time.monotonic_ns())
                 assert metrics.sampled_ratio == 0
                 assert samples == sorted(samples, reverse=True)
                 assert min(each for each in samples if each) == 1 / 2**MAX_SHIFT
@@ -192,7 +192,7 @@ class TestBudget:
             try:
                 now_ns = time.monotonic_ns()
                 for step in range(1, 20):
-                    tracing.look(now_ns + step * 10 * NS_PER_S)
+                    tracing.poll(now_ns + step * 10 * NS_PER_S)
                 assert metrics.sampled_ratio == 1
                 assert metrics.waits == RunQueueHistogram()
             finally:

@@ -38,7 +38,7 @@ def test_kept_is_bounded_and_never_older_than_what_was_reported(steps: list[tupl
         uid = f"{namespace}-{number}"
         if kind == "LIST":
             table.begin(namespace)
-            table.take_page([pdb(namespace, number, version, size)])
+            table.add_page([pdb(namespace, number, version, size)])
             table.end(namespace, str(version), is_whole=True)
             for other in reported:
                 if other.startswith(f"{namespace}-"):

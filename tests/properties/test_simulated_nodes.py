@@ -27,7 +27,7 @@ def simulated(rounds: list[Played], marks: tuple[int, int] | None) -> Simulation
     )  # fmt: skip
     run = Simulation([Variant("x", fields)])
     for each in rounds:
-        run.look(each.tick)
+        run.observe(each.tick)
     return run
 
 

@@ -25,6 +25,8 @@ EXCEEDS = {
     ("attributes", "store/line_sink.py", "LineSink"): "a queue, its thread and its counters",
 }
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "handler", "misc"}
+# Verbs that say nothing of what a function does. Write poll, drain, read, record, report, observe, judge, act.
+_VAGUE_VERBS = re.compile(r"_?(?:take|look|say|note)(?:_|$)")
 # Words that add nothing to a name that they are said of.
 _FILLER = {
     "a",
@@ -121,6 +123,23 @@ def test_no_module_needs_a_table_of_contents():
 def test_names_of_modules_say_what_they_are():
     wrong = [name_of(path) for path in MODULES if FORBIDDEN_NAMES & {path.stem, path.parent.name}]
     report(wrong, "call these modules and folders after what they hold")
+
+
+def functions(module: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(module) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def test_functions_are_named_by_what_they_do():
+    wrong = [
+        f"{name_of(path)}:{each.lineno}: {each.name}"
+        for path in MODULES
+        for each in functions(tree(path))
+        if _VAGUE_VERBS.match(each.name)
+    ]
+    report(
+        wrong, "take, look, say and note tell a reader nothing: poll, drain, read, record, report, observe, judge, act"
+    )
+    assert _VAGUE_VERBS.match("_look") and _VAGUE_VERBS.match("take_due") and not _VAGUE_VERBS.match("taken_over")
 
 
 def test_modules_ask_the_kernel_for_the_page_size():

@@ -138,7 +138,7 @@ class TestOutput:
 
     def test_the_end_of_its_shortage_is_reported(self, monkeypatch) -> None:
         shortages = EndedShortages()
-        assert shortages.look(decided().features, 1) == []
+        assert shortages.poll(decided().features, 1) == []
         monkeypatch.setitem(HELD, "uid-spark-many", 0)
-        ((_, sentence),) = shortages.look(decided().features, 2)
+        ((_, sentence),) = shortages.poll(decided().features, 2)
         assert sentence == "no longer short of inodes: 41 % of the inodes are used < 80 %"

@@ -56,12 +56,12 @@ def test_an_agent_says_it_when_it_begins_and_when_it_ends() -> None:
     known, plugged = ClusterView(), node(total_gib=32, used_gib=13)
     known.learn(ClusterState(version=1, synced_at_ns=1, node=plugged.node))
     as_before = node(total_gib=16, used_gib=13).measured.node
-    assert not known.look_at_capacity(as_before)
-    assert known.look_at_capacity(plugged.measured.node)
+    assert not known.check_capacity(as_before)
+    assert known.check_capacity(plugged.measured.node)
     assert len(known.problems_by_reason["capacity"]) == 1
-    assert not known.look_at_capacity(plugged.measured.node)
+    assert not known.check_capacity(plugged.measured.node)
     known.learn(ClusterState(version=1, synced_at_ns=1, node=plugged.node))
     assert len(known.problems_by_reason["capacity"]) == 1
     assert known.capacity_bytes(plugged.measured.node) == 32 * GIB_MIB * MIB
-    assert known.look_at_capacity(as_before)
+    assert known.check_capacity(as_before)
     assert known.problems_by_reason["capacity"] == ()

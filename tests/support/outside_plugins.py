@@ -24,9 +24,9 @@ class OutsidePlugins:
         self.registry = PluginRegistry(folder, taken, lambda: None, access, look_s=0.02)
         self._number = 0
 
-    def take(self) -> tuple[str, ...]:
-        """Take what the registry found; return the names of all that are registered."""
-        for change in self.registry.take():
+    def poll(self) -> tuple[str, ...]:
+        """Join what the registry found; return the names of all that are registered."""
+        for change in self.registry.poll():
             if change.socket is None:
                 self.caller.deregister(change.name)
             else:
@@ -35,7 +35,7 @@ class OutsidePlugins:
 
     def has(self, *names: str) -> None:
         """Wait until these are registered and no other."""
-        until(lambda: self.take() == names, lambda: f"{names}, but {self.take()} and {self.registry.problems}")
+        until(lambda: self.poll() == names, lambda: f"{names}, but {self.poll()} and {self.registry.problems}")
 
     def thresholds(self, pods: Mapping[str, bytes]) -> dict[str, PluginAnswer]:
         """Return what each says of its threshold."""
@@ -53,7 +53,7 @@ class OutsidePlugins:
 
     def _answers(self) -> dict[str, PluginAnswer]:
         assert self.woken.wait(patience(20))
-        found = self.caller.take()
+        found = self.caller.poll()
         assert found is not None
         return {each.plugin: each for each in found.answers}
 

@@ -22,7 +22,7 @@ from koordebpf.strategies.cpu_burst.values import BurstView, burst_view
 from koordebpf.strategies.hooks.decide import HOOKS_PART
 from koordebpf.strategies.hooks.values import HookView, hook_view
 from koordebpf.strategies.katalyst.decide import KATALYST_EVICTION
-from koordebpf.strategies.katalyst.inner import INNER, choose_inside, look_inside
+from koordebpf.strategies.katalyst.inner import INNER, choose_inside, judge_inside
 from koordebpf.strategies.katalyst.plugin import Seen, candidates, katalyst_pods
 from koordebpf.strategies.katalyst.values import KatalystMeasured, PluginAnswer
 from koordebpf.strategies.memory_qos.decide import MEMORY_QOS
@@ -198,7 +198,7 @@ def inputs_of(ticks: Sequence[TickFrame]) -> dict[str, Inputs]:
         )
         for plugin in INNER.values():
             with watched_reads() as reads:
-                answers, states = look_inside(seen, {}, settings.inner, plugin.name.__eq__)
+                answers, states = judge_inside(seen, {}, settings.inner, plugin.name.__eq__)
                 choose_inside(answers, {}, seen, states, settings.inner)
             problems = [each.problem for each in answers if each.problem]
             found.setdefault(plugin.name, Inputs()).take(reads, problems)

@@ -186,15 +186,15 @@ def test_a_look_between_two_samples(tmp_path, version):
     node = Node(tmp_path, version)
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
         collector.collect(0, node_series())
-        collector.look(NS_PER_S * 9 // 10)
+        collector.sample_burst(NS_PER_S * 9 // 10)
         for path, seconds in (("kubepods.slice", 0.08), (BE, 0.05), ("host-latency-sensitive/nginx", 0.02)):
             node.set_used(path, seconds)
-        assert collector.look(NS_PER_S) == BurstLook(others_millicpu=500, best_effort_millicpu=500)
+        assert collector.sample_burst(NS_PER_S) == BurstLook(others_millicpu=500, best_effort_millicpu=500)
         # WHEN an application is gone THEN the others are looked at all the same
         for mount in {each.mount_point for each in node.mounts.values()}:
             shutil.rmtree(mount / "host-latency-sensitive/nginx")
         node.set_used("kubepods.slice", 0.09)
-        assert collector.look(NS_PER_S * 11 // 10) == BurstLook(100, 0)
+        assert collector.sample_burst(NS_PER_S * 11 // 10) == BurstLook(100, 0)
 
 
 def test_a_look_and_a_sample_measure_over_the_same_time(tmp_path):
@@ -202,12 +202,12 @@ def test_a_look_and_a_sample_measure_over_the_same_time(tmp_path):
     node = Node(tmp_path, 2)
     with node.collector(burst_window_ns=NS_PER_S // 10) as collector:
         collector.collect(0, node_series())
-        collector.look(NS_PER_S)
+        collector.sample_burst(NS_PER_S)
         for tenth in range(1, 11):
             node.set_used("kubepods.slice", 0.1 * tenth)
             node.set_used(BE, 0.1 * tenth)
             collector.collect(NS_PER_S + tenth * NS_PER_S // 100, node_series())
-        assert collector.look(NS_PER_S * 111 // 100).others_millicpu == 0
+        assert collector.sample_burst(NS_PER_S * 111 // 100).others_millicpu == 0
 
 
 def test_without_a_window_of_bursts_a_look_sees_no_pod(tmp_path):
@@ -215,7 +215,7 @@ def test_without_a_window_of_bursts_a_look_sees_no_pod(tmp_path):
     with node.collector() as collector:
         collector.collect(0, node_series())
         node.set_used(LS_POD, 1)
-        assert collector.look(NS_PER_S) == BurstLook(0, 0)
+        assert collector.sample_burst(NS_PER_S) == BurstLook(0, 0)
 
 
 @pytest.mark.parametrize("version", [1, 2])

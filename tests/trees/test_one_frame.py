@@ -47,7 +47,7 @@ class Pods(GivenPods):
         self._started = started
 
     def start(self, wake: Callable[[], None]) -> None:
-        self.take([plugin_pod("web")])
+        self.replace([plugin_pod("web")])
         self._started()
 
 

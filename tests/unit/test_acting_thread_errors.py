@@ -189,7 +189,7 @@ def test_the_topology_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     sources: Any = SimpleNamespace(info=info, config=lambda: None, close=lambda: None)
     reporter = TopologyReporter(sources, None, apart_s=0.001)
     with contextlib.closing(reporter):
-        reporter.note(Noted(Node(ObjectMeta("n1"))))
+        reporter.set_input(Noted(Node(ObjectMeta("n1"))))
         until(lambda: info.calls > 1 and is_well("node-topology"), "it looks again")
         assert reporter.problem is None
 

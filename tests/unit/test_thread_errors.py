@@ -18,7 +18,7 @@ from koordebpf.act.writer.change import WriteResult
 from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.jobs.hardware import cpi as cpi_module
 from koordebpf.jobs.hardware.cpi import CpiCollector
-from koordebpf.jobs.hardware.loop import BesideLoop, ContainerCgroup
+from koordebpf.jobs.hardware.loop import ContainerCgroup, ThreadedCollector
 from koordebpf.jobs.prediction.keeper import CheckpointKeeper
 from koordebpf.kernel.cgroup.reaping import Reaping
 from koordebpf.kernel.io import worker as worker_module
@@ -109,7 +109,7 @@ def test_checkpoints(tmp_path: Path) -> None:
     assert fault.calls == 2
     assert (tmp_path / "a").read_bytes() == b"{}"
     # AND what waits for a model that could not be read waits no more
-    keeper._folder.take = Fault(keeper._folder.take)  # type: ignore[method-assign]
+    keeper._folder.load = Fault(keeper._folder.load)  # type: ignore[method-assign]
     keeper.restore(["a"])
     until(lambda: keeper.found is not None, "an answer")
     assert keeper.found is not None and keeper.found.checkpoints == {}
@@ -125,7 +125,7 @@ def test_notices(tmp_path: Path) -> None:
         fails("pod-notices")
         notifier.notify(notice)
         until(lambda: notifier.sent == 1, "the second notice")
-        assert notifier.take_ended() == [(notice, "of a test"), (notice, None)]
+        assert notifier.drain_ended() == [(notice, "of a test"), (notice, None)]
 
 
 def test_lines(tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_the_kept_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KeptList(tmp_path / "pods.json", "n1", 1)
     with contextlib.closing(kept):
         kept._write = Fault(kept._write)  # type: ignore[method-assign]
-        kept.note(state(A.pod), {})
+        kept.update(state(A.pod), {})
         fails("kept-list")
-        kept.note(state(A.pod), {})
+        kept.update(state(A.pod), {})
         until(lambda: is_well("kept-list"), "it is well")
     assert (tmp_path / "pods.json").exists()
 
@@ -171,13 +171,13 @@ def test_kubelets_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer: Any = type("Bound", (), {"pods": (), "allocatable": ()})
     cpus = KubeletCpus(tmp_path / "socket", ask=Fault(lambda _: answer), apart_s=0.01)
     with contextlib.closing(cpus):
-        cpus.note([], 1)
+        cpus.request([], 1)
         fails("kubelet-cpus") if cpus.read() is None else None
         until(lambda: cpus.read() is not None, "its answer")
         assert is_well("kubelet-cpus")
 
 
-class Looks(BesideLoop[int]):
+class Looks(ThreadedCollector[int]):
     name, period_ns = "test-looks", 1
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Looks(BesideLoop[int]):
     def prepare(self) -> int:
         return 0
 
-    def look(self, prepared: int) -> dict[Any, float]:
+    def measure(self, prepared: int) -> dict[Any, float]:
         return self.fault(prepared)
 
     def release(self) -> None:

@@ -175,7 +175,7 @@ class RequestExecutor(Actuator):
         self._outcomes.put(outcome)
 
     def _failed(self, task: _Task, detail: str) -> Outcome:
-        retry_at_ns = self._note_busy(task.victim.candidate.uid, None)
+        retry_at_ns = self._record_busy(task.victim.candidate.uid, None)
         return self._outcome(
             task.victim, task.decided_ns, Result.FAILED, detail, sent_ns=task.sent_ns, retry_at_ns=retry_at_ns
         )
@@ -190,10 +190,10 @@ class RequestExecutor(Actuator):
         try:
             self._ask(pod.namespace, pod.name, pod.uid, timeout_s=self._limits.timeout_s, grace_s=task.victim.grace_s)
         except KubeBusy as error:
-            retry_at_ns = self._note_busy(pod.uid, error.retry_after_s)
+            retry_at_ns = self._record_busy(pod.uid, error.retry_after_s)
             result, detail = _refused(task, str(error))
         except KubeDenied as error:
-            retry_at_ns = self._note_busy(pod.uid, None, is_denied=True)
+            retry_at_ns = self._record_busy(pod.uid, None, is_denied=True)
             remedy = "" if error.by_policy else f": allow {error.verb} on {error.resource}"
             result, detail = _refused(task, f"{error}{remedy}")
         except KubeGone as error:
@@ -214,7 +214,7 @@ class RequestExecutor(Actuator):
             task.victim, task.decided_ns, result, detail, sent_ns=task.sent_ns, retry_at_ns=retry_at_ns
         )
 
-    def _note_busy(self, uid: str, retry_after_s: float | None, *, is_denied: bool = False) -> int:
+    def _record_busy(self, uid: str, retry_after_s: float | None, *, is_denied: bool = False) -> int:
         limits = self._limits
         first_s, cap_s = limits.busy_first_s, limits.busy_cap_s
         if is_denied:

@@ -29,7 +29,7 @@ class Seen:
     def __init__(self) -> None:
         self._values: dict[FileKey, tuple[Value, ...]] = {}
 
-    def note(self, key: FileKey, value: Value) -> None:
+    def record(self, key: FileKey, value: Value) -> None:
         """Say what a file holds now."""
         values = self._values.get(key, ())
         if values[-1:] != (value,):

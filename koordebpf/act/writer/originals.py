@@ -12,7 +12,7 @@ from koordebpf.act.writer.foreign import our_devices, unseen_rows
 from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.overwritten import is_slice
 from koordebpf.act.writer.owners import with_owners
-from koordebpf.act.writer.places import Held, Original, Places, Unusable, look
+from koordebpf.act.writer.places import Held, Original, Places, Unusable, read_held
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, is_throttle
 from koordebpf.kernel.cgroup.tables import Table, overlaid, with_changes
@@ -34,16 +34,16 @@ class Originals:
         self._due: list[FileKey] = []  # to be looked at whether they are gone
         self._dropped_ns: int | None = None
 
-    def look(self, key: FileKey, now_ns: int, before: Held | None = None) -> Held:
+    def read(self, key: FileKey, now_ns: int, before: Held | None = None) -> Held:
         """Return what a file holds now; `before` is what it held when it was last looked at.
 
         A file that held its original value, and holds another one now, takes that as its original value. Of a table
         that was not written here since, each row that has changed is taken so; of one that an agent before this one
         has written, each row that is not ours.
 
-        Raises: Unusable: as `places.look`.
+        Raises: Unusable: as `places.read_held`.
         """
-        held = look(self._places, key, now_ns, before)
+        held = read_held(self._places, key, now_ns, before)
         *_, last = self.seen.lately(key) or (None,)
         if self._journal is not None and held.value != last and self._has(key, held):
             original, is_ours = self._journal.originals[key], before is not None and before.is_ours
@@ -52,7 +52,7 @@ class Originals:
                 self._adopt_unseen(key, original, held)
             elif not is_ours if isinstance(last, Table) else self._is(key, original, last):
                 self.adopt(key, last, held)
-        self.seen.note(key, held.value)
+        self.seen.record(key, held.value)
         return held
 
     def _adopt_unseen(self, key: FileKey, original: Original, held: Held) -> None:
@@ -155,7 +155,7 @@ class Originals:
         for key in now:
             if key in originals and not self.seen.lately(key):  # of an agent before this one
                 with contextlib.suppress(Unusable):
-                    self.look(key, now_ns)
+                    self.read(key, now_ns)
         return gone
 
     def _is(self, key: FileKey, original: Original, value: Value) -> bool:

@@ -48,7 +48,7 @@ class Overwritten(Closing):
         """Take note that the fd is readable."""
         self.is_due = True
 
-    def take(self, held: Mapping[FileKey, Held]) -> list[FileKey]:
+    def poll(self, held: Mapping[FileKey, Held]) -> list[FileKey]:
         """Watch what is held and was written here; return what is to be looked at again.
 
         That is what was written since the last call, here too, and what is watched from now on.

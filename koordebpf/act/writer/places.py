@@ -209,7 +209,7 @@ class Unusable(Exception):
         self.detail = detail
 
 
-def look(places: Places, key: FileKey, now_ns: int, before: Held | None = None) -> Held:
+def read_held(places: Places, key: FileKey, now_ns: int, before: Held | None = None) -> Held:
     """Return what the file holds now; `before` is what it held when it was last looked at.
 
     Raises: Unusable: it is gone, not there on this kernel, or not readable.

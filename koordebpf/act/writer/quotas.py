@@ -9,7 +9,7 @@ import msgspec
 
 from koordebpf.act.writer.change import FileChange, WriteResult
 from koordebpf.act.writer.journal import Journal
-from koordebpf.act.writer.places import Held, Original, Places, Unusable, look, written
+from koordebpf.act.writer.places import Held, Original, Places, Unusable, read_held, written
 from koordebpf.errors import CgroupGone
 from koordebpf.kernel.cgroup.files import CgroupFile, Value
 from koordebpf.kernel.cgroup.hierarchy import walk
@@ -119,7 +119,7 @@ class CutQuotas:
                 fits = cut if isinstance(cut, int) else fits
         return held[key], fits if fits < value else None
 
-    def note(self, key: FileKey, value: Value) -> None:
+    def record(self, key: FileKey, value: Value) -> None:
         """Say that a quota was cut to this."""
         self._known[key] = value
 
@@ -133,8 +133,8 @@ class CutQuotas:
     ) -> None:
         path, _ = key
         try:
-            quota = look(self._places, key, now_ns)
-            period = look(self._places, (path, CgroupFile.CPU_PERIOD), now_ns).value
+            quota = read_held(self._places, key, now_ns)
+            period = read_held(self._places, (path, CgroupFile.CPU_PERIOD), now_ns).value
         except Unusable:
             return
         original = self._journal.originals.get(key)

@@ -13,7 +13,7 @@ import msgspec
 from koordebpf.act.writer.change import FileChange, WriteResult, is_wish
 from koordebpf.act.writer.foreign import unseen_rows
 from koordebpf.act.writer.journal import Journal, read_journal
-from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, look, written
+from koordebpf.act.writer.places import Held, Original, Places, Unusable, beside, read_held, written
 from koordebpf.errors import ActuationError, CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, Value, format_cpu_list, is_shared
 from koordebpf.kernel.cgroup.tables import Table, with_changes
@@ -106,7 +106,7 @@ class _Restore:
         wanted: dict[FileKey, Value] = {}
         for key, original in self._originals.items():
             try:
-                held = look(self._places, key, self._now_ns)
+                held = read_held(self._places, key, self._now_ns)
                 wanted[key] = self._places.parse(key, original.text)
             except Unusable as error:
                 if error.detail == "ENOENT":  # its directory is still there
@@ -128,7 +128,7 @@ class _Restore:
                     self._held[key] = held
         if self._places.versions.get("cpuset") == 1:
             self._add_copies(wanted)
-            self._take_what_is_there(wanted)
+            self._limit_to_parent(wanted)
         plan = plan_writes(self._current(), {key: wanted[key] for key in self._held}, self._places.versions)
         for block in plan.blocked:
             self._tell(block.key, self._held[block.key].text, WriteResult.BLOCKED, block.why)
@@ -169,7 +169,7 @@ class _Restore:
                 if key in self._originals:
                     continue
                 try:
-                    held = look(self._places, key, self._now_ns)
+                    held = read_held(self._places, key, self._now_ns)
                 except Unusable:
                     continue
                 if held.value == self._held[above].value:
@@ -179,7 +179,7 @@ class _Restore:
 
     # On v1 a CPU that is taken offline leaves every set for good, and the kernel takes no set with others than those
     # above have.
-    def _take_what_is_there(self, wanted: dict[FileKey, Value]) -> None:
+    def _limit_to_parent(self, wanted: dict[FileKey, Value]) -> None:
         current = self._current()
         for key in sorted(self._held, key=lambda key: key[0].count("/")):
             above = beside(key, self._places.versions)
@@ -196,7 +196,7 @@ class _Restore:
     def _compare_bytes(self, wanted: Mapping[FileKey, Value]) -> None:
         for key in [key for key in self._held if key not in self._left and key not in self._written]:
             try:
-                self._held[key] = look(self._places, key, self._now_ns)
+                self._held[key] = read_held(self._places, key, self._now_ns)
             except Unusable as error:
                 self._tell(key, None, error.result, error.detail)
                 continue
@@ -209,7 +209,7 @@ class _Restore:
             other = beside(key, self._places.versions)
             if other is not None and other not in self._held:
                 try:
-                    current[other] = look(self._places, other, self._now_ns).value
+                    current[other] = read_held(self._places, other, self._now_ns).value
                 except Unusable:
                     continue
         return current | {key: held.value for key, held in self._held.items()}
@@ -241,7 +241,7 @@ class _Restore:
             return False
         before, self._held[step.key] = self._held[step.key], held
         if step.key[1] is CgroupFile.CPU_IDLE:
-            self._look_again((step.key[0], CgroupFile.CPU_SHARES))
+            self._read_again((step.key[0], CgroupFile.CPU_SHARES))
         if step.is_final and not self._places.is_as_before(step.key, held, original):
             detail = f"the file holds {held.text.strip()!r}"
             is_anothers = self._places.is_overtaken(step.key, before.value, step.value, held)
@@ -257,10 +257,10 @@ class _Restore:
         return is_nested and error.detail == "EINVAL" and time.monotonic() < self._until_s
 
     # The kernel resets it.
-    def _look_again(self, key: FileKey) -> None:
+    def _read_again(self, key: FileKey) -> None:
         if key in self._held:
             with contextlib.suppress(Unusable):
-                self._held[key] = look(self._places, key, self._now_ns)
+                self._held[key] = read_held(self._places, key, self._now_ns)
 
     # Kernels differ in whether a v2 set that has tasks, or children with sets, may become empty again.
     def _is_kept(self, key: FileKey, text: str, error: Unusable) -> bool:

@@ -15,7 +15,7 @@ from koordebpf.act.writer.journal import Journal
 from koordebpf.act.writer.originals import Originals, touches
 from koordebpf.act.writer.overwritten import Overwritten
 from koordebpf.act.writer.owners import withdrawal
-from koordebpf.act.writer.places import Held, Places, Unusable, beside, look, written
+from koordebpf.act.writer.places import Held, Places, Unusable, beside, read_held, written
 from koordebpf.act.writer.quotas import CappedQuotas, CutQuotas
 from koordebpf.act.writer.restore import RestoreReport, restore
 from koordebpf.act.writer.settings import WriterSettings
@@ -83,7 +83,7 @@ class Wanted:
         self._of: dict[str, tuple[tuple[FileKey, Value], ...]] = {}
         self.values: Mapping[FileKey, Value] = {}
 
-    def take(self, desired: DesiredState, owner: str) -> bool:
+    def replace(self, desired: DesiredState, owner: str) -> bool:
         """Put what an owner wants in place of what it wanted before; return whether any value may differ.
 
         Raises:  ConfigError: a value that its file cannot hold.
@@ -105,9 +105,9 @@ class Wanted:
             state = self._states.get(each)
             if state is not None and files is not None:
                 kept = tuple(write for write in state.writes if write.file not in files)
-                self.take(msgspec.structs.replace(state, writes=kept), each)
+                self.replace(msgspec.structs.replace(state, writes=kept), each)
             else:
-                self.take(DesiredState(""), each)
+                self.replace(DesiredState(""), each)
 
     def of(self, owner: str) -> tuple[tuple[FileKey, Value], ...]:
         """Return the files that an owner wants something of, and what they are to hold."""
@@ -201,7 +201,7 @@ class CgroupWriter:
 
         Raises:  ConfigError: a value that its file cannot hold.
         """
-        self._take(desired, owner)
+        self._replace(desired, owner)
         gone = self._originals.drop_gone(self._wanted.values, now_ns)
         if gone and self._cut is not None:
             self._cut.forget(gone)
@@ -257,14 +257,14 @@ class CgroupWriter:
         return report
 
     def _set_right_overwritten(self, now_ns: int) -> list[FileChange]:
-        found = self.overwritten.take(self._held) if self.overwritten is not None else []
+        found = self.overwritten.poll(self._held) if self.overwritten is not None else []
         keys = [key for key in found if not self._is_left_alone(key, self._wanted.values[key], now_ns)]
         return self._set_right(keys, now_ns, self._wanted.winner(keys[0], "")) if keys else []
 
     def _set_right(self, keys: Collection[FileKey], now_ns: int, owner: str) -> list[FileChange]:
         call = Call(owner, now_ns, self._wanted.values)
         for key in keys:
-            self._look(call, key)
+            self._read(call, key)
         if keys:
             self._carry_out(call)
         if call.quota_refused:
@@ -272,8 +272,8 @@ class CgroupWriter:
             self._carry_out(call)
         return call.changes
 
-    def _take(self, desired: DesiredState, owner: str) -> None:
-        if not self._wanted.take(desired, owner):
+    def _replace(self, desired: DesiredState, owner: str) -> None:
+        if not self._wanted.replace(desired, owner):
             return
         for known in (self._held, self._failures):
             for key in [key for key in known if key not in self._wanted.values]:
@@ -300,10 +300,10 @@ class CgroupWriter:
         failure = self._failures.get(key)
         return failure is not None and failure.is_final(value, now_ns)
 
-    def _look(self, call: Call, key: FileKey) -> None:
+    def _read(self, call: Call, key: FileKey) -> None:
         before = self._held.pop(key, None)
         try:
-            held = self._held[key] = self._originals.look(key, call.now_ns, before)
+            held = self._held[key] = self._originals.read(key, call.now_ns, before)
         except Unusable as error:
             self._fail(call, key, None, error.result, error.detail)
             return
@@ -359,7 +359,7 @@ class CgroupWriter:
             if other is None or other in self._held:
                 continue
             try:
-                call.beside[other] = look(self._places, other, call.now_ns)
+                call.beside[other] = read_held(self._places, other, call.now_ns)
             except Unusable:
                 continue
         current = {key: held.value for key, held in (call.beside | self._held).items()}
@@ -375,7 +375,7 @@ class CgroupWriter:
         # What another process wrote into one below is its own first.
         for key in self._cut.below(paths, self._held):
             if key in self._wanted.values and key not in call.looked:
-                self._look(call, key)
+                self._read(call, key)
         # A wanted one that was cut to what is wanted above it leaves less to those below it.
         wanted = {
             key: call.wanted.get(key, each)
@@ -385,7 +385,7 @@ class CgroupWriter:
         held, fitting = self._cut.fit(wanted, paths, call.now_ns, search=call.looks_below)
         for key in held.keys() - (wanted.keys() & self._held.keys()):
             self._held[key] = held[key]
-            self.seen.note(key, held[key].value)
+            self.seen.record(key, held[key].value)
         call.wanted = {**call.wanted, **fitting}
         return fitting
 
@@ -423,7 +423,7 @@ class CgroupWriter:
         except Unusable as error:
             is_quota = self._cut is not None and step.key[1] is CgroupFile.CPU_QUOTA
             if error.result is WriteResult.YIELDED:
-                self._look(call, step.key)  # and written in the next call, if it is still wanted then
+                self._read(call, step.key)  # and written in the next call, if it is still wanted then
             elif is_quota and error.detail == "EINVAL" and not call.looks_below:
                 call.quota_refused = True
             else:
@@ -434,17 +434,17 @@ class CgroupWriter:
             return
         is_overtaken = self._places.is_overtaken(step.key, held.value, step.value, after)
         self._held[step.key] = after
-        self.seen.note(step.key, after.value)
+        self.seen.record(step.key, after.value)
         path, file = step.key
         if file is CgroupFile.CPU_IDLE:
-            self._look_again((path, CgroupFile.CPU_SHARES), call.now_ns)
+            self._read_again((path, CgroupFile.CPU_SHARES), call.now_ns)
         if not self._places.is_held(step.key, after.value, step.value):
             self._fail(call, step.key, after, WriteResult.REFUSED, "the kernel took another value", new=text)
             return
         if self._cut is not None and (
             step.key not in self._wanted.values or self._corrections.is_yielded(step.key, call.now_ns)
         ):
-            self._cut.note(step.key, after.value)
+            self._cut.record(step.key, after.value)
         if step.is_final:
             after.satisfies = (call.wanted[step.key],)
             self._failures.pop(step.key, None)
@@ -462,14 +462,14 @@ class CgroupWriter:
         )
         self._tell(call, step.key, change)
         if is_overtaken:
-            self._look(call, step.key)
+            self._read(call, step.key)
 
     # What the kernel changed is no other owner's value.
-    def _look_again(self, key: FileKey, now_ns: int) -> None:
+    def _read_again(self, key: FileKey, now_ns: int) -> None:
         self.seen.forget([key])
         if self._held.pop(key, None) is not None:
             with contextlib.suppress(Unusable):
-                self._held[key] = self._originals.look(key, now_ns)
+                self._held[key] = self._originals.read(key, now_ns)
 
     def _fail(
         self, call: Call, key: FileKey, held: Held | None, result: WriteResult, detail: str, *, new: str | None = None

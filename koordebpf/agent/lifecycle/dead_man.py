@@ -117,12 +117,12 @@ class DeadManSwitch:
         self._programs.beat(now_ns)
 
     def beat(self, now_ns: int) -> int:
-        """Write a heartbeat between two ticks; return when the next one is due. For `Loop.look_again`."""
+        """Write a heartbeat between two ticks; return when the next one is due. For `Loop.set_timer`."""
         if self._is_well:
             self._programs.beat(now_ns)
         return now_ns + self._settings.after_ns // _BEATS
 
-    def take(self, now_ns: int) -> DeadManNews | None:
+    def poll_news(self, now_ns: int) -> DeadManNews | None:
         """Return what it did since the last time, once; None: nothing."""
         report = self._programs.report()
         self._metrics.late_stalls, self._metrics.spared = report.late_stalls, report.spared

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from koordebpf.cli.echo import echo
-from koordebpf.cli.kubectl.options import Reached, cluster_options, end, output_option, say_missing, show
+from koordebpf.cli.kubectl.options import Reached, cluster_options, end, output_option, print_missing, show
 from koordebpf.errors import SupportError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def nodes(wanted: tuple[str, ...], output: str | None, reached: Reached) -> None
         found = cluster_status(agents, wanted)
     show(found, output, lambda: top_nodes_page(found, is_wide=output == "wide"))
     missing = tuple(f"{each.node}: {each.missing}" for each in found.nodes if each.missing)
-    say_missing(missing)
+    print_missing(missing)
     end(1 if missing else 0)
 
 
@@ -118,7 +118,7 @@ def pods(all_namespaces: bool, selector: str, sort: Sort, output: str | None, re
         namespace = "" if all_namespaces else reached.namespace or agents.cluster.namespace
         found = top_pods(agents, namespace, selector, sort)
     show(found, output, lambda: top_pods_page(found, with_namespace=all_namespaces, is_wide=output == "wide"))
-    say_missing(found.missing)
+    print_missing(found.missing)
     end(1 if found.missing else 0)
 
 
@@ -147,7 +147,7 @@ def why(pod: str, last: int, recorded: bool, output: str | None, reached: Reache
         namespace, name = pod_of(pod, reached.namespace or agents.cluster.namespace)
         found = why_pod(agents, namespace, name, last, recorded=recorded)
     show(found, output, lambda: why_page(found))
-    say_missing(found.problems)
+    print_missing(found.problems)
     end(0 if found.decisions else 1)
 
 
@@ -202,7 +202,7 @@ def doctor(node: str | None, arguments: tuple[str, ...], of_all: bool, output: s
         found = diagnoses(agents, reached.timeout_s)
     show(found, output, lambda: doctors_page(found))
     if output is not None:
-        say_missing(found.problems)
+        print_missing(found.problems)
     end(found.exit_code)
 
 

@@ -118,7 +118,7 @@ def show(value: Any, output: str | None, page: Callable[[], str]) -> None:
         echo(page())
 
 
-def say_missing(problems: tuple[str, ...]) -> None:
+def print_missing(problems: tuple[str, ...]) -> None:
     """Say on standard error what could not be read."""
     for each in problems:
         echo(f"kubectl koordebpf: {each}", err=True)

@@ -234,7 +234,7 @@ class CpuCollector(Closing):
         if self._bursts is not None:
             self._bursts.keep_only(known)
 
-    def look(self, now_ns: int) -> BurstLook:
+    def sample_burst(self, now_ns: int) -> BurstLook:
         """Return which pods use the CPUs, over the window of bursts; none where it is not set.
 
         Cost:    2 µs for each host application outside the best-effort directory.

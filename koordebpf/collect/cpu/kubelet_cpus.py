@@ -55,7 +55,7 @@ class KubeletCpus:
         self._supervisor = Supervisor("kubelet-cpus")
         self._thread: threading.Thread | None = None
 
-    def note(self, pods: Sequence[PodFacts], cgroups: Hashable) -> None:
+    def request(self, pods: Sequence[PodFacts], cgroups: Hashable) -> None:
         """Ask, where the pods that may have CPUs of their own are not those of the last call.
 
         Args:

@@ -43,10 +43,10 @@ class CpuSampler:
         )
         self._is_absent = False
 
-    def look(self, now_ns: int) -> BurstLook | None:
+    def sample_burst(self, now_ns: int) -> BurstLook | None:
         """Return who uses the CPUs now; None where none is measured."""
         try:
-            return None if self._is_absent else self._collector.look(now_ns)
+            return None if self._is_absent else self._collector.sample_burst(now_ns)
         except KoordebpfError as error:
             log.warning("the CPUs were not looked at: %s", error)
             return None
@@ -69,7 +69,7 @@ class CpuSampler:
             self._collector.watch(owners)
             guaranteed = frozenset(owner.cgroup_id for owner in owners if owner.kube_qos == "Guaranteed")
             self._seen = (self._index.version, guaranteed)
-        self._kubelet.note(known.facts, self._seen[1])
+        self._kubelet.request(known.facts, self._seen[1])
         if self._kubelet.is_awaited:
             return None  # a first round that takes policy static for none would stand in kubelet's way
         try:

@@ -70,12 +70,12 @@ class BatchResources:
         self._config_problem = ""
         self._said: dict[str, tuple[str, ...]] = {}  # Node → its problems
 
-    def look(self, state: ControllerState, may_write: Callable[[], bool]) -> Looked:
+    def run_due(self, state: ControllerState, may_write: Callable[[], bool]) -> Looked:
         """Compute what has changed and write what differs; before a look is due the last one is returned."""
         now_ns = time.monotonic_ns()
         if now_ns < self.looked.due_ns:
             return self.looked
-        self.looked = self._look(state, may_write, now_ns)
+        self.looked = self._run(state, may_write, now_ns)
         return self.looked
 
     def count(self, metrics: BatchMetrics) -> None:
@@ -98,14 +98,14 @@ class BatchResources:
         metrics.writes["failed"] = self.publisher.failures
         metrics.last_look_s = self.looked.took_s
 
-    def _look(self, state: ControllerState, may_write: Callable[[], bool], now_ns: int) -> Looked:
+    def _run(self, state: ControllerState, may_write: Callable[[], bool], now_ns: int) -> Looked:
         due_ns = now_ns + _EVERY_NS
         if not state.is_synced or not self._source.is_synced:
             return Looked(due_ns, ("pods, NodeMetrics and topologies were not listed yet", *self._source.problems))
-        config = self._take_config(state)
+        config = self._read_config(state)
         nodes = [node for node in state.nodes if isinstance(node, ColocationNode)]
         changed = self.calculations.update(nodes, self._source, config, time.time_ns())
-        self._say(changed)
+        self._log_changed(changed)
         problems = [*self._source.problems, *((self._config_problem,) if self._config_problem else ())]
         if not self._source.serves_node_metrics:
             problems.append(_NO_CRD)
@@ -122,7 +122,7 @@ class BatchResources:
         took_s = (time.monotonic_ns() - now_ns) / NS_PER_S
         return Looked(due_ns, tuple(problems), took_s)
 
-    def _take_config(self, state: ControllerState) -> EffectiveKey:
+    def _read_config(self, state: ControllerState) -> EffectiveKey:
         data = (state.config_map.data if state.config_map else None) or {}
         text = data.get(COLOCATION_KEY)
         if self._config is None or text != self._text:
@@ -143,7 +143,7 @@ class BatchResources:
         )
 
     # Once for each Node and sentence, as long as it holds.
-    def _say(self, changed: list[str]) -> None:
+    def _log_changed(self, changed: list[str]) -> None:
         computed = self.calculations.computed
         for gone in self._said.keys() - computed.keys():
             del self._said[gone]

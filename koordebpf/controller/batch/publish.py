@@ -153,7 +153,7 @@ class WritePace:
         """Why what is pending was not written."""
         return tuple(dict.fromkeys(each.sentence for each in self._failures.values() if each.sentence))[:_MAX_PROBLEMS]
 
-    def take(self, node: str, now_ns: int) -> bool:
+    def admit(self, node: str, now_ns: int) -> bool:
         """Tell whether this Node may be written now, and count it."""
         failure = self._failures.get(node)
         if now_ns < self._rests_until_ns or (failure is not None and now_ns < failure.due_ns):
@@ -327,7 +327,7 @@ class Publisher:
     def _do(self, work: _Work, began_ns: int, may_write: Callable[[], bool]) -> None:
         name, now_ns = work.computed.node.name, self._now_ns()
         self._differing.add(name)
-        if now_ns >= began_ns + _SLICE_NS or not may_write() or not self._pace.take(name, now_ns):
+        if now_ns >= began_ns + _SLICE_NS or not may_write() or not self._pace.admit(name, now_ns):
             return
         try:
             if name in self.pending:

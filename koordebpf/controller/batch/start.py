@@ -47,10 +47,10 @@ class KoordManager:
         """Say why nothing may be written: one runs, or it is not known yet; "": none does."""
         if self._looked_ns is None or now_ns - self._looked_ns >= _EVERY_NS:
             self._looked_ns = now_ns
-            self._sentence = self._look(now_ns)
+            self._sentence = self._find(now_ns)
         return self._sentence
 
-    def _look(self, now_ns: int) -> str:
+    def _find(self, now_ns: int) -> str:
         place = f"lease {MANAGER_NAMESPACE}/{MANAGER_LEASE}"
         try:
             lease = self._lease.read(timeout_s=_TIMEOUT_S)

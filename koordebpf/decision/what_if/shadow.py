@@ -60,7 +60,7 @@ class Regret:
         self._own: list[_Sent] = []
         self._acting: list[_Sent] = []
 
-    def look(self, evictions: Sequence[Eviction], happened: Happened) -> ShadowCounts:
+    def observe(self, evictions: Sequence[Eviction], happened: Happened) -> ShadowCounts:
         """Return what is to be added for this round.
 
         OOM kills came before it; kubelet's threshold is looked at with the same measurement as the evictions.
@@ -173,10 +173,10 @@ class _Shadow:
         self.counts = ShadowCounts()
         self.problem: str | None = None
 
-    def look(self, seen: Observed, happened: Happened, facts: Sequence[PodFacts]) -> None:
+    def observe(self, seen: Observed, happened: Happened, facts: Sequence[PodFacts]) -> None:
         tick = self.variant.applied(seen.tick)
         step = self.world.step(seen, tick, facts)
-        found = self.regret.look(step.evictions, happened)
+        found = self.regret.observe(step.evictions, happened)
         passed_s = seen.passed_ns / NS_PER_S
         found = replace(found, above_s=passed_s * step.is_above, apart_s=passed_s * step.is_apart)
         self.counts = self.counts.with_all(found)
@@ -205,7 +205,7 @@ class Shadows:
         self._due_ns = 0
         self._node = NodeCounts()
 
-    def look(self, tick: TickFrame, view: NodeView, decision: TickDecision) -> None:
+    def observe(self, tick: TickFrame, view: NodeView, decision: TickDecision) -> None:
         """Take one round of the agent, as it was decided; of rounds within 100 ms only what was evicted counts.
 
         Raises:  ConfigError: what is in force cannot be used with a configuration's settings.
@@ -218,8 +218,8 @@ class Shadows:
         self._due_ns = now_ns + EVERY_NS - _EARLY_NS
         if tick.frame.pods is not self._pods:
             self._facts, self._pods = facts_of_pods(tick.frame.pods), tick.frame.pods
-        seen = self._observer.look(tick, view)
-        self._lifetimes.look(now_ns, seen.pods.keys(), {each.uid for each in tick.frame.evictions})
+        seen = self._observer.observe(tick, view)
+        self._lifetimes.observe(now_ns, seen.pods.keys(), {each.uid for each in tick.frame.evictions})
         happened = Happened(
             now_ns=now_ns,
             acting=self._acting.new(tuple(self._waiting), now_ns),
@@ -230,7 +230,7 @@ class Shadows:
         self._waiting, self._oom_kills = {}, 0
         self._count(seen, happened)
         for shadow in self._shadows:
-            shadow.look(seen, happened, self._facts)
+            shadow.observe(seen, happened, self._facts)
 
     def oom_killed(self) -> None:
         """Take note of an OOM kill for the node's memory; it counts with the next round."""
@@ -246,7 +246,7 @@ class Shadows:
         """Why a configuration has no memory threshold in force, by name."""
         return {each.variant.name: each.problem for each in self._shadows if each.problem is not None}
 
-    def take(self, day: str) -> ShadowDay:
+    def drain(self, day: str) -> ShadowDay:
         """Return what was counted since the last time."""
         found = self.counted(day)
         self._node = NodeCounts()

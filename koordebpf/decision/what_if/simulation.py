@@ -106,7 +106,7 @@ class _Run:
         self.outcome = Outcome(name=variant.name)
         self.at_percent: Counter[int] = Counter()
 
-    def look(self, seen: Observed, facts: Sequence[PodFacts]) -> None:
+    def observe(self, seen: Observed, facts: Sequence[PodFacts]) -> None:
         step, passed_ns, was = (
             self.world.step(seen, self.variant.applied(seen.tick), facts),
             seen.passed_ns,
@@ -150,17 +150,17 @@ class Simulation:
         self._facts: Sequence[PodFacts] = ()
         self.recorded = Recorded()
 
-    def look(self, tick: TickFrame) -> None:
+    def observe(self, tick: TickFrame) -> None:
         """Take one round.
 
         Raises:  ConfigError: a NodeSLO, ConfigMap or quantity in the frame, or a configuration's setting is unusable.
         """
         if tick.frame.pods is not self._pods:
             self._facts, self._pods = facts_of_pods(tick.frame.pods), tick.frame.pods
-        seen = self._observer.look(tick, tick_view(tick, self._facts))
+        seen = self._observer.observe(tick, tick_view(tick, self._facts))
         self._count(seen)
         for run in self._runs:
-            run.look(seen, self._facts)
+            run.observe(seen, self._facts)
 
     @property
     def results(self) -> tuple[Outcome, ...]:

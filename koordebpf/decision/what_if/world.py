@@ -98,7 +98,7 @@ class World:
         now_ns = seen.view.now_ns
         if seen.is_first:
             self._memory, self._gone, self._held, self._due_ns = DecisionMemory(), {}, {}, 0
-        self._take_evicted(seen)
+        self._remove_evicted(seen)
         self._forget(seen)
         base = _base_view(seen, tick, facts)
         view, held_bytes = self._carried_forward(base)
@@ -120,7 +120,7 @@ class World:
         )
 
     # A pod that is evicted in the recording and not here is held; one that is evicted in both is not.
-    def _take_evicted(self, seen: Observed) -> None:
+    def _remove_evicted(self, seen: Observed) -> None:
         for pod, age_ns in seen.evicted:
             if (gone := self._gone.get(pod.uid)) is not None:
                 self._gone[pod.uid] = replace(gone, was_evicted=True)

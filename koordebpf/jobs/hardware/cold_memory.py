@@ -10,7 +10,7 @@ import msgspec
 
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.errors import CgroupGone, SupportError
-from koordebpf.jobs.hardware.loop import BesideLoop, containers_of
+from koordebpf.jobs.hardware.loop import ThreadedCollector, containers_of
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from koordebpf.kernel.cgroup.idle_pages import cold_bytes, require_kidled
 from koordebpf.kernel.proc.meminfo import Meminfo
@@ -50,7 +50,7 @@ class Scanned(msgspec.Struct, frozen=True):
     path: str
 
 
-class ColdMemoryCollector(BesideLoop[Sequence[Scanned]]):
+class ColdMemoryCollector(ThreadedCollector[Sequence[Scanned]]):
     """`ColdPageCollector` of koordlet. It reads only: kidled is set up by the machine's administrator.
 
     Source:  koordinator pkg/koordlet/metricsadvisor/collectors/coldmemoryresource.
@@ -76,11 +76,11 @@ class ColdMemoryCollector(BesideLoop[Sequence[Scanned]]):
         self._meminfo = Meminfo(meminfo)
 
     def prepare(self) -> Sequence[Scanned]:
-        """As `BesideLoop.prepare`."""
+        """As `ThreadedCollector.prepare`."""
         return self._scanned()
 
-    def look(self, prepared: Sequence[Scanned]) -> Mapping[SeriesKey, float]:
-        """As `BesideLoop.look`."""
+    def measure(self, prepared: Sequence[Scanned]) -> Mapping[SeriesKey, float]:
+        """As `ThreadedCollector.measure`."""
         cold, node = cold_bytes(self._mount), self._meminfo.read()
         used = node.mem_total_bytes - node.mem_free_bytes
         found: dict[SeriesKey, float] = {
@@ -96,7 +96,7 @@ class ColdMemoryCollector(BesideLoop[Sequence[Scanned]]):
         return found
 
     def release(self) -> None:
-        """As `BesideLoop.release`."""
+        """As `ThreadedCollector.release`."""
         self._meminfo.close()
 
 

@@ -122,13 +122,13 @@ class CpiCollector:
                 except CgroupGone:
                     continue
                 except KoordebpfError as error:
-                    self._say(error)
+                    self._report(error)
                     if isinstance(error, SupportError):
                         return
             if opened:
                 self._problem = ""
             elif containers and not self._problem:
-                self._say(f"no container has a cgroup below {self._mount}: mount the hierarchy of perf_event")
+                self._report(f"no container has a cgroup below {self._mount}: mount the hierarchy of perf_event")
             for _, counters in opened:
                 counters.enable()
             self._closing.wait(self._times_ns[1] / NS_PER_S)
@@ -139,12 +139,12 @@ class CpiCollector:
                 if (counts := counters.read()) is not None:
                     self._found.append((t_ns, one, counts))
         except OSError as error:
-            self._say(error)
+            self._report(error)
         finally:
             for _, counters in opened:
                 counters.close()
 
-    def _say(self, error: Exception | str) -> None:
+    def _report(self, error: Exception | str) -> None:
         if str(error) != self._problem:
             log.warning("cycles per instruction are not counted: %s", error)
         self._problem = str(error)

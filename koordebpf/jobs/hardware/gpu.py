@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from koordebpf.errors import SupportError
-from koordebpf.jobs.hardware.loop import BesideLoop, ContainerCgroup, containers_of
+from koordebpf.jobs.hardware.loop import ContainerCgroup, ThreadedCollector, containers_of
 from koordebpf.kernel.cgroup.subtree import pids
 from koordebpf.kernel.host.gpu import Gpu, GpuProcess, Nvml
 from koordebpf.runner.context import NodeContext
@@ -39,7 +39,7 @@ def open_job(node: NodeContext) -> GpuCollector | None:
     return GpuCollector(nvml, lambda: containers_of(watch), watch.scope.hierarchy.mount_point)
 
 
-class GpuCollector(BesideLoop[Sequence[ContainerCgroup]]):
+class GpuCollector(ThreadedCollector[Sequence[ContainerCgroup]]):
     """`Accelerators` of koordlet: node, pod and container usage of each GPU. Owns `nvml` and closes it.
 
     Needs:   the machine's pid namespace (component host-processes): the driver names processes by its pids.
@@ -63,17 +63,17 @@ class GpuCollector(BesideLoop[Sequence[ContainerCgroup]]):
         self._owners: dict[int, ContainerCgroup | None] = {}  # by pid; None: of no container
 
     def prepare(self) -> Sequence[ContainerCgroup]:
-        """As `BesideLoop.prepare`."""
+        """As `ThreadedCollector.prepare`."""
         return self._containers()
 
-    def look(self, prepared: Sequence[ContainerCgroup]) -> Mapping[SeriesKey, float]:
-        """As `BesideLoop.look`."""
+    def measure(self, prepared: Sequence[ContainerCgroup]) -> Mapping[SeriesKey, float]:
+        """As `ThreadedCollector.measure`."""
         processes = self._nvml.processes()
         self._learn({each.pid for each in processes}, prepared)
         return usage(processes, self._owners, self._nvml.gpus)
 
     def release(self) -> None:
-        """As `BesideLoop.release`."""
+        """As `ThreadedCollector.release`."""
         self._nvml.close()
 
     # Processes stay in their container: only new ones are looked for.

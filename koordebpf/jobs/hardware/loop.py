@@ -46,7 +46,7 @@ def containers_of(watch: NodeWatch) -> list[ContainerCgroup]:
     return found
 
 
-class BesideLoop(abc.ABC, Generic[P]):
+class ThreadedCollector(abc.ABC, Generic[P]):
     """Takes what the last look found and begins the next one. While a look waits, none begins."""
 
     name: str
@@ -63,7 +63,7 @@ class BesideLoop(abc.ABC, Generic[P]):
         """Return what a look needs of the agent, in the loop's thread."""
 
     @abc.abstractmethod
-    def look(self, prepared: P) -> Mapping[SeriesKey, float]:
+    def measure(self, prepared: P) -> Mapping[SeriesKey, float]:
         """Measure, in the look's own thread.
 
         Raises:  KoordebpfError, OSError: it was not possible; said once.
@@ -92,7 +92,7 @@ class BesideLoop(abc.ABC, Generic[P]):
 
     def _run(self, prepared: P) -> None:
         try:
-            found = self.look(prepared)
+            found = self.measure(prepared)
         except (KoordebpfError, OSError) as error:
             if str(error) != self._problem:
                 log.warning("%s: not measured: %s", self.name, error)

@@ -74,7 +74,7 @@ def open_job(node: NodeContext) -> NodeMetricJob:
             return
         found = view.objects[0] if len(view.objects) == 1 else None
         if found is not None:
-            job.take_spec(found.spec)
+            job.set_spec(found.spec)
         if reporter is not None:
             reporter.found(found, job.policy.interval_ns)
 
@@ -302,7 +302,7 @@ class NodeMetricJob:
         self._end(rendering)
         return None
 
-    def take_spec(self, spec: Any) -> None:
+    def set_spec(self, spec: Any) -> None:
         """Take the spec of the NodeMetric; where it is unusable the last good one stays. From any thread."""
         try:
             self.policy = collect_policy(spec)
@@ -333,7 +333,7 @@ class NodeMetricJob:
         self._in_work = rendering, rendering.steps()
 
     def _end(self, rendering: Rendering) -> None:
-        self._say(None if rendering.status else "the node's own usage is not measured: nothing is reported")
+        self._report(None if rendering.status else "the node's own usage is not measured: nothing is reported")
         if rendering.status is None:
             return
         prediction = self._predict(rendering.now_ns) if self._predict else None
@@ -350,7 +350,7 @@ class NodeMetricJob:
             )
         )
 
-    def _say(self, problem: str | None) -> None:
+    def _report(self, problem: str | None) -> None:
         if problem is not None and problem != self.unmeasured:
             _log.warning("NodeMetric: %s", problem)
         self.unmeasured = problem

@@ -70,7 +70,7 @@ class OtherWriter:
         """Note that this agent sends a report of that time; it may arrive late, or without an answer."""
         self._own.append(update_time)
 
-    def look(self, found: OwnNodeMetric, now_ns: int, wall_s: float, interval_ns: int) -> None:
+    def observe(self, found: OwnNodeMetric, now_ns: int, wall_s: float, interval_ns: int) -> None:
         """Take note of what the server has now."""
         is_first, self._has_looked = not self._has_looked, True
         time = found.update_time
@@ -408,7 +408,7 @@ class Sending:
             # One that was sent without an answer may be there all the same.
             arrived = [moment_ns for time, moment_ns in self._tried if time == metric.update_time]
             self.sent_ns = max(arrived, default=self.sent_ns)
-            self.other.look(metric, now_ns, wall_s, interval_ns)
+            self.other.observe(metric, now_ns, wall_s, interval_ns)
 
     def step(self, report: Report, now_ns: int) -> Send | Hold:
         """Return what is to be done with the newest report."""

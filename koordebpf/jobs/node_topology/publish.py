@@ -58,7 +58,7 @@ class KoordletWriter:
         """Tell whether its pod is on this node."""
         pod = koordlet_pod(pods)
         if pod is not None:
-            self._say(f"pod {pod} keeps the NodeResourceTopology of this node: it is left alone")
+            self._report(f"pod {pod} keeps the NodeResourceTopology of this node: it is left alone")
         return pod is not None
 
     def wrote(self, written: Object) -> bool:
@@ -68,22 +68,22 @@ class KoordletWriter:
         """
         at = written_at(written, MANAGER)
         if at is None:
-            self._say("")
+            self._report("")
             return False
         if self._wrote_at is not None and at >= self._wrote_at and at != self._answered_at:
             self._answered_at = at
             self._quiet = min(self._quiet * 2, _LONGEST)
         if self._now() - at >= self._quiet:
-            self._say("")
+            self._report("")
             return False
-        self._say(f"koordlet wrote the NodeResourceTopology of this node at {at.isoformat()}: it is left alone")
+        self._report(f"koordlet wrote the NodeResourceTopology of this node at {at.isoformat()}: it is left alone")
         return True
 
-    def note_write(self) -> None:
+    def record_write(self) -> None:
         """Note that this agent is about to write. The API server keeps whole seconds."""
         self._wrote_at = self._now().replace(microsecond=0)
 
-    def _say(self, sentence: str) -> None:
+    def _report(self, sentence: str) -> None:
         if sentence and sentence.partition(" at ")[0] != self.said.partition(" at ")[0]:
             log.warning("%s", sentence)
         elif self.said and not sentence:
@@ -168,7 +168,7 @@ class TopologyReporter:
         self._thread = supervisor.thread(functools.partial(self._run, supervisor), again=True)
         self._thread.start()
 
-    def note(self, noted: Noted) -> None:
+    def set_input(self, noted: Noted) -> None:
         """Say what is known from now on. Does not wait."""
         self._noted = noted
         self._is_due.set()
@@ -197,7 +197,7 @@ class TopologyReporter:
                 return
             look_s, rest_s = 0.0, self._apart_s
             try:
-                self._look()
+                self._read()
                 self.problem, look_s = None, LOOK_S
                 supervisor.worked()
                 backoff.reset()
@@ -207,20 +207,20 @@ class TopologyReporter:
             except KubeError as error:
                 asked_s = error.retry_after_s if isinstance(error, KubeBusy) else None
                 rest_s = asked_s or (backoff if error.retry else denied).next_s()
-                self._say(error)
+                self._log_error(error)
             except Exception as error:  # without the thread the object would grow old unseen
                 supervisor.failed(error)
                 self.problem, rest_s = f"{type(error).__name__}: {error}", denied.next_s()
             self._is_closing.wait(rest_s)  # whatever is noted meanwhile
 
-    def _say(self, error: KubeError) -> None:
+    def _log_error(self, error: KubeError) -> None:
         if self._is_closing.is_set() or str(error) == self.problem:
             return
         self.problem = str(error)
         hint = f": allow {error.verb} on {error.resource}" if isinstance(error, KubeDenied) else ""
         log.warning("the NodeResourceTopology cannot be reported: %s%s", error, hint)
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         noted = self._noted
         info = self._sources.info() if noted is not None else None
         if noted is None or info is None:
@@ -266,7 +266,7 @@ class TopologyReporter:
             return
         differing = "there was none" if written is None else difference(written, report)
         if differing is not None:
-            self._koordlet.note_write()
+            self._koordlet.record_write()
             if written is None:
                 topologies.create(new_topology(report, node), timeout_s=TIMEOUT_S)
             else:

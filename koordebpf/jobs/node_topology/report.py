@@ -140,7 +140,7 @@ def same_amount(name: str, one: object, other: object) -> bool:
         return False
 
 
-def take_by_topology(processors: Iterable[Processor], count: int) -> tuple[int, ...]:
+def choose_by_topology(processors: Iterable[Processor], count: int) -> tuple[int, ...]:
     """Return `count` CPUs as kubelet's static policy chooses them, ascending: whole sockets, whole cores, single CPUs.
 
     All of them where there are not so many; then koordlet takes none.
@@ -311,7 +311,7 @@ def _manager_policy(known: TopologyInput, problems: list[str]) -> dict[str, Any]
                 _millicpu((kept or {}).get("cpu", "0"), f"kubelet's {name}.cpu", problems)
                 for name, kept in (("kubeReserved", config.kubeReserved), ("systemReserved", config.systemReserved))
             )
-            cpus = take_by_topology(known.info.processors, -(-millicpu // _MILLI))
+            cpus = choose_by_topology(known.info.processors, -(-millicpu // _MILLI))
         if cpus:
             said["reservedCPUs"] = format_cpu_list(cpus)
     return said
@@ -326,7 +326,7 @@ def _reserve(reservation: dict[str, Any], info: NodeInfo, problems: list[str]) -
         resources = reservation.get("resources")
         amount = resources.get("cpu", "0") if isinstance(resources, dict) else "0"
         count = -(-_millicpu(amount, f"annotation {where} resources.cpu", problems) // _MILLI)
-        cpus = take_by_topology(info.processors, count) if 0 < count <= len(info.processors) else ()
+        cpus = choose_by_topology(info.processors, count) if 0 < count <= len(info.processors) else ()
     if cpus:
         reservation["reservedCPUs"] = format_cpu_list(cpus)
     return cpus

@@ -215,8 +215,8 @@ class TopologyJob:
         if is_same and bound == self._bound:
             return
         self._seen, self._bound = seen, bound
-        self._kubelet.note(known.facts, ())
-        self._reporter.note(Noted(known.node, known.facts, known.topology, bound))
+        self._kubelet.request(known.facts, ())
+        self._reporter.set_input(Noted(known.node, known.facts, known.topology, bound))
 
     def close(self) -> None:
         """End the threads."""

@@ -189,7 +189,7 @@ class AnswersJob:
         if (found := self._rules()) is not None:
             self._answers.rules, problems = found
             self._problems.report({f"{self.name} rules": problems}, now_ns)
-        if problems := self.server.counts.take_problems():
+        if problems := self.server.counts.drain_problems():
             self._problems.report({self.name: problems}, now_ns)
         self._problems.flush(now_ns)
         is_registered, sentence = self.server.state

@@ -83,7 +83,7 @@ class CheckpointFolder:
             with contextlib.suppress(OSError):
                 (self._path / uid).unlink()
 
-    def take(self, wanted: frozenset[str]) -> Found:
+    def load(self, wanted: frozenset[str]) -> Found:
         """Return what is there of these UIDs, and remove what else is there.
 
         A file that cannot be read is set aside as UID.corrupt, until the next time.
@@ -195,7 +195,7 @@ class CheckpointKeeper:
     def _restore(self, wanted: frozenset[str]) -> None:
         found = Found({})
         try:
-            own = self._folder.take(wanted) if self.writes else read_checkpoints(self._path, wanted)
+            own = self._folder.load(wanted) if self.writes else read_checkpoints(self._path, wanted)
             theirs = Found({}) if self._koordlet is None else read_checkpoints(self._koordlet, wanted)
             found = newest(own, theirs)
         finally:

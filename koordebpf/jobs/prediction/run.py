@@ -165,13 +165,13 @@ class _Restoring:
             self._asked_ns = now_ns
             self._keeper.restore({*OWN_UIDS, *uids})
         elif self._keeper.found is not None:
-            return self._take(models, wall_ns)
+            return self._load(models, wall_ns)
         elif now_ns - self._asked_ns > _RESTORE_NS:
             log.warning("the models that were kept are not read: the disk is slow; learning begins from nothing")
             self.is_done = True
         return models
 
-    def _take(self, models: Models, wall_ns: int) -> Models:
+    def _load(self, models: Models, wall_ns: int) -> Models:
         found, until_ns, after = self._keeper.found, self._clock.now_ns() + _STEP_NS, dict(models)
         assert found is not None
         if self._waiting is None:

@@ -177,7 +177,7 @@ class GroupMemory:
         if self._files is not None:
             self._files.watch(groups)
 
-    def look(self, now_ns: int) -> bool:
+    def refresh(self, now_ns: int) -> bool:
         """Take over the last full measurement; return whether it is not older than `OUTDATED_NS`."""
         taken, sums = self._collector.sums
         if sums is None:
@@ -185,12 +185,12 @@ class GroupMemory:
         if taken != self._seen[0]:
             self._seen = taken, now_ns
         if sums is not self._sums or sums.layout is not self._layout:
-            self._take(sums)
+            self._copy(sums)
         if self._files is not None:
             self._read_containers(self._files)
         return now_ns - self._seen[1] <= OUTDATED_NS
 
-    def _take(self, sums: ScanSums) -> None:
+    def _copy(self, sums: ScanSums) -> None:
         if sums.layout is not self._layout:
             self._rows = [(group, rows) for group in self._groups if (rows := sums.rows_of(group)) is not None]
         self._sums, self._layout = sums, sums.layout
@@ -476,14 +476,14 @@ class UsageCollector:
         """Measure now, and append a sample to each series."""
         if now_ns < self._rests_until_ns:
             return
-        if self.groups.look(self._host_applications()):
+        if self.groups.refresh(self._host_applications()):
             self._watch()
         reading = self.counters.read()
         t_ns = reading.t_ns
         self._rests_until_ns = t_ns + self.rests * reading.took_ns
         rates = self._rates.push(t_ns, reading.usage_ns)
         self._report_dropped()
-        has_memory = self._memory.look(t_ns)
+        has_memory = self._memory.refresh(t_ns)
         current = self._current(t_ns, rates)
         samples: Samples = {}
         self._keys.fill(samples, _CPU, rates)

@@ -169,10 +169,10 @@ class ScannedCpu:
         with rows:
             usage, throttling = counters_of(number, rows, self._groups)
         if len(usage) < len(self._slots):
-            self._look_up_again(usage.keys())
+            self._resolve_again(usage.keys())
         return CpuReading(t_ns, took_ns, usage, throttling)
 
-    def _look_up_again(self, seen: Iterable[int]) -> None:
+    def _resolve_again(self, seen: Iterable[int]) -> None:
         for group in self._slots.keys() - seen:
             for number in range(len(self._mounts)):
                 if (own := self._ids.pop((group, number), None)) is not None:

@@ -119,7 +119,7 @@ class UsageGroups:
         self.parts: tuple[int, ...] = ()
         self.best_effort: int | None = None
 
-    def look(self, host_applications: Mapping[str, str]) -> bool:
+    def refresh(self, host_applications: Mapping[str, str]) -> bool:
         """Take over what was created, removed or renamed since; return whether there was anything.
 
         Args:

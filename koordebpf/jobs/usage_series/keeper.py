@@ -52,7 +52,7 @@ class SeriesKeeper:
         """Write some of the series where a snapshot is due."""
         if self._say_due.is_due(now_ns):
             self._say_due.done(now_ns)
-            self._say(into.counts)
+            self._report(into.counts)
         if self._writer is None:
             return
         if not self._writer.is_writing and self._due.is_due(now_ns):
@@ -66,7 +66,7 @@ class SeriesKeeper:
             self._writer.write(time.monotonic_ns())
 
     # What was dropped since the last time, at most once a minute.
-    def _say(self, counts: SeriesCounts) -> None:
+    def _report(self, counts: SeriesCounts) -> None:
         before, self._said = self._said or counts, counts
         samples = counts.dropped_samples - before.dropped_samples
         series = counts.dropped_series - before.dropped_series

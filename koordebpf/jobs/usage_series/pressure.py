@@ -184,7 +184,7 @@ class PressureCollector:
 
     def _begin(self, now_ns: int) -> None:
         self._next_ns = now_ns + EVERY_PSI_NS - EVERY_NS // 2  # a pass some milliseconds early counts
-        if self._groups.look({}):
+        if self._groups.refresh({}):
             self._reader.keep_only(self._groups.by_id)
         self._turn = [each for each in self._groups.by_id.values() if each.kind in ("pod", "container")]
         self._share = min(-(-len(self._turn) // _PASSES), _MOST_A_PASS)

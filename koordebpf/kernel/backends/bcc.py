@@ -49,8 +49,8 @@ class BccSignals(Closing):
         try:
             flags = _flags(os.environ.get(RELEASE_VARIABLE))
             with Builder(source_folder(), flags, time_limit_s) as builder:
-                self._take_maps(*builder.build(), request, check_layout)
-                self._take_programs(*builder.attach(), request)
+                self._adopt_maps(*builder.build(), request, check_layout)
+                self._adopt_programs(*builder.attach(), request)
         except OSError as error:
             self.close()
             raise SupportError(
@@ -60,7 +60,7 @@ class BccSignals(Closing):
             self.close()
             raise
 
-    def _take_maps(
+    def _adopt_maps(
         self, built: Mapping[str, Any], fds: list[int], request: SignalRequest, check_layout: LayoutCheck
     ) -> None:
         self._fds += fds
@@ -79,7 +79,7 @@ class BccSignals(Closing):
         self._maps = SignalMaps(maps)
         self._maps.listen_to(request)
 
-    def _take_programs(self, answer: Mapping[str, Any], fds: list[int], request: SignalRequest) -> None:
+    def _adopt_programs(self, answer: Mapping[str, Any], fds: list[int], request: SignalRequest) -> None:
         self._fds += fds
         how = {program: way for program, way, _, _ in answer["programs"]}
         failures = {program: OSError(code, words) for program, _, code, words in answer["programs"] if code}
@@ -122,7 +122,7 @@ class BccSignals(Closing):
         if self._maps is None:
             return b""
         if self._missed:
-            self._missed.look()
+            self._missed.poll()
         totals = self._maps.totals()
         if isinstance(self._reader, PerfReader):
             # Since v5.1 the program learns too that its record was lost, so both counts are of the same records.

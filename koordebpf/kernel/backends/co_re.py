@@ -146,7 +146,7 @@ class KernelSignals(Closing):
         """Return struct koord_totals as it is now; empty where no program could be loaded."""
         if self._maps is None or self._missed is None:
             return b""
-        self._missed.look()
+        self._missed.poll()
         return self._maps.totals()
 
     def stalls(self) -> list[tuple[bytes, bytes]]:

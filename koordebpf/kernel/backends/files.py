@@ -185,7 +185,7 @@ class PressureTotals:
         children has a row with its `some_ns` only, as the contract says. The time is that of the pressure file: at
         least one task stalled, which is less than the sum over tasks.
         """
-        hits = limits.take_hits()
+        hits = limits.drain_hits()
         for cgroup_id, count in hits.items():
             account = self._accounts.setdefault(cgroup_id, _Account(0))
             account.counts[_LIMIT] += count
@@ -343,7 +343,7 @@ class FilesSignals:
         for what, cgroup, file in changes:
             if what == "modified":
                 if file == _CGROUP_EVENTS:
-                    self._look_at_populated(cgroup, now_ns, records)
+                    self._check_populated(cgroup, now_ns, records)
                 else:
                     self._limits.fired(cgroup, now_ns)
                 continue
@@ -353,12 +353,12 @@ class FilesSignals:
         if now_ns - self._looked_ns >= _LOOK_NS:
             self._looked_ns = now_ns
             self._now = self._vmstat.read()
-            self._limits.look_again(self._now, now_ns)
+            self._limits.poll(self._now, now_ns)
             for cgroup in self._fresh:
                 self._arm(cgroup, now_ns, is_old=False)
-                self._look_at_populated(cgroup, now_ns, records)
+                self._check_populated(cgroup, now_ns, records)
             self._fresh.clear()
-        for kill in self._limits.take_kills(now_ns):
+        for kill in self._limits.drain_kills(now_ns):
             packed = pack_oom_kill(now_ns, kill.cgroup_id, kill.limit_id, is_global=kill.is_global)
             for _ in range(kill.count):
                 self._send(records, KOORD_OOM_KILL, kill.cgroup_id, packed)
@@ -391,7 +391,7 @@ class FilesSignals:
         if self._request.hierarchy_version == 2 and self.tree.arm(cgroup, _CGROUP_EVENTS):
             self._populated.setdefault(cgroup.cgroup_id, is_old and _is_populated(cgroup))
 
-    def _look_at_populated(self, cgroup: TreeCgroup, now_ns: int, records: list[bytes]) -> None:
+    def _check_populated(self, cgroup: TreeCgroup, now_ns: int, records: list[bytes]) -> None:
         before = self._populated.get(cgroup.cgroup_id)
         if before is None:
             return
@@ -438,7 +438,7 @@ class FilesSignals:
         """
         now_ns = time.monotonic_ns()
         self._now = self._vmstat.read()
-        self._limits.look_again(self._now, now_ns)
+        self._limits.poll(self._now, now_ns)
         return self._pressure.stalls(self._now, self._limits, now_ns)
 
     def forget(self, cgroup_id: int) -> None:

@@ -72,21 +72,21 @@ class LimitEvents:
         if cgroup.cgroup_id not in self._seen:
             self._seen[cgroup.cgroup_id] = (is_old and self._now(cgroup)) or _Seen()
         if not is_old:
-            self._look(cgroup, now_ns)
+            self._read(cgroup, now_ns)
 
     def fired(self, cgroup: TreeCgroup, now_ns: int) -> None:
-        """Look at a cgroup whose file was modified; its watch is spent until `look_again`.
+        """Look at a cgroup whose file was modified; its watch is spent until `poll`.
 
         At once: a container whose last task was killed is soon gone, and its file with it.
         """
         self._disarmed.add(cgroup)
-        self._look(cgroup, now_ns)
+        self._read(cgroup, now_ns)
 
-    def look_again(self, vmstat: VmstatValues, now_ns: int) -> None:
+    def poll(self, vmstat: VmstatValues, now_ns: int) -> None:
         """Look at what may have changed, and set the watches that are spent."""
         for cgroup in self._disarmed:
             self._tree.arm(cgroup, self._file, once=True)
-            self._look(cgroup, now_ns)
+            self._read(cgroup, now_ns)
         self._disarmed.clear()
         if self._is_v2 or now_ns - self._polled_ns < _POLL_NS:
             return
@@ -96,10 +96,10 @@ class LimitEvents:
             stack = [self._tree.root]
             while stack:
                 cgroup = stack.pop()
-                self._look(cgroup, now_ns)
+                self._read(cgroup, now_ns)
                 stack.extend(cgroup.children.values())
 
-    def _look(self, cgroup: TreeCgroup, now_ns: int) -> None:
+    def _read(self, cgroup: TreeCgroup, now_ns: int) -> None:
         before = self._seen.get(cgroup.cgroup_id)
         now = self._now(cgroup)
         if before is None or now is None:
@@ -115,7 +115,7 @@ class LimitEvents:
             self.kills += kills
             self._killed.append((cgroup, kills))
 
-    def take_kills(self, now_ns: int) -> list[Kills]:
+    def drain_kills(self, now_ns: int) -> list[Kills]:
         """Return what the OOM killer did since the last call, each with the limit that was hit."""
         taken = []
         while self._killed:  # looking for a limit may find more
@@ -128,14 +128,14 @@ class LimitEvents:
         each: TreeCgroup | None = cgroup
         while each is not None:
             if self._is_v2:
-                self._look(each, now_ns)  # its own event may still be in the queue
+                self._read(each, now_ns)  # its own event may still be in the queue
             seen = self._seen.get(each.cgroup_id)
             if seen and seen.oom_ns and now_ns - seen.oom_ns < _KILL_MEMORY_NS:
                 return each.cgroup_id
             each = each.parent
         return 0
 
-    def take_hits(self) -> dict[int, int]:
+    def drain_hits(self) -> dict[int, int]:
         """Return how often each cgroup hit its limit (high or max) since the last call."""
         taken, self._hit = self._hit, {}
         return taken

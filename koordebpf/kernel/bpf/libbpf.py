@@ -346,13 +346,13 @@ class RingReader:
         self._lib = library()
         self._at_most = at_most
         self._pending: list[bytes] = []
-        self._callback = _SAMPLE(self._take)  # kept: libbpf holds only the address
+        self._callback = _SAMPLE(self._receive)  # kept: libbpf holds only the address
         self._pointer = _check_pointer(
             self._lib.ring_buffer__new(ring.fd, self._callback, None, None), "ring_buffer__new"
         )
         self.fd = ring.fd
 
-    def _take(self, _context: int, data: int, size: int) -> int:
+    def _receive(self, _context: int, data: int, size: int) -> int:
         self._pending.append(ctypes.string_at(data, size))
         # libbpf takes the record out of the ring and then stops: ringbuf_process_ring of its ringbuf.c.
         return -1 if len(self._pending) >= self._at_most else 0

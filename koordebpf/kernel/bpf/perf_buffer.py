@@ -49,7 +49,7 @@ class PerfReader:
         self._map = buffers
         self._pages = pages_per_cpu(buffers.max_entries)
         self._pending: list[bytes] = []
-        self._callbacks = _SAMPLE(self._take), _LOST(self._lose)  # kept: libbpf holds only the addresses
+        self._callbacks = _SAMPLE(self._receive), _LOST(self._lose)  # kept: libbpf holds only the addresses
         self._buffers: ctypes.c_void_p | None = None
         self._online_fd = os.open(_CPUS_ONLINE, os.O_RDONLY | os.O_CLOEXEC)
         self._online = b""
@@ -77,7 +77,7 @@ class PerfReader:
             self._lib.perf_buffer__free(self._buffers)
             self._buffers = None
 
-    def _take(self, _context: int, _cpu: int, data: int, _bytes: int) -> None:
+    def _receive(self, _context: int, _cpu: int, data: int, _bytes: int) -> None:
         # The kernel pads a sample to 4 bytes more than a multiple of 8; the record tells its own size.
         self._pending.append(ctypes.string_at(data, ctypes.c_uint32.from_address(data + _SIZE_AT).value))
 

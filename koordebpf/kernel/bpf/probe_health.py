@@ -62,7 +62,7 @@ class RecursionMisses:
         self._open = OpenEnds()
         self._has_restarted = False
 
-    def look(self, now_ns: int | None = None) -> None:
+    def poll(self, now_ns: int | None = None) -> None:
         """Ask again, if the last time was long enough ago. Afterwards the maps' totals tell of it."""
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         if now_ns - self._looked_ns < _LOOK_NS:

@@ -189,13 +189,13 @@ class _Walk:
                 if looked > self._left or (looked % _CHUNK == 0 and not self._pause()):
                     self._is_cut = True
                     break
-                self._look(fd, entry)
+                self._visit(fd, entry)
         finally:
             while self._levels:
                 self._leave()
         return DiskUse(self._bytes, self._inodes, self._is_cut)
 
-    def _look(self, fd: int, entry: os.DirEntry[str]) -> None:
+    def _visit(self, fd: int, entry: os.DirEntry[str]) -> None:
         try:
             found = entry.stat(follow_symlinks=False)
             if found.st_dev != self._device:

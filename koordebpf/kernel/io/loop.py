@@ -17,7 +17,7 @@ from koordebpf.kernel.io.closing import Closing
 from koordebpf.units import NS_PER_S
 
 
-class _Look:
+class _Timer:
     # What is called from within a wait, and when again.
     def __init__(self, call: Callable[[int], int]) -> None:
         self.call = call
@@ -33,7 +33,7 @@ class Loop(Closing):
         self._events: dict[int, int] = {}  # fd → what is waited for
         self._rests_ns: dict[int, int] = {}  # fd → how long it rests each time
         self._resting: dict[int, int] = {}  # fd → until when
-        self._looks: list[_Look] = []
+        self._timers: list[_Timer] = []
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._handlers: dict[int, object] = {}
@@ -57,16 +57,16 @@ class Loop(Closing):
             self._epoll.modify(fd, 0)
             self._resting[fd] = until_ns
 
-    def look_again(self, look: Callable[[int], int]) -> None:
-        """Call `look` with the time from within `wait`, at once and whenever the time comes that it returned last.
+    def set_timer(self, callback: Callable[[int], int]) -> None:
+        """Call `callback` with the time from within `wait`, at once and whenever the time comes that it returned last.
 
-        Unlike an event it does not end the wait: a look that found something calls `wake`. CLOCK_MONOTONIC nanoseconds.
+        Unlike an event it does not end the wait: one that found something calls `wake`. CLOCK_MONOTONIC nanoseconds.
         """
-        self._looks.append(_Look(look))
+        self._timers.append(_Timer(callback))
 
-    def stop_looking(self, look: Callable[[int], int]) -> None:
-        """Call `look` no more."""
-        self._looks = [each for each in self._looks if each.call != look]
+    def stop_timer(self, callback: Callable[[int], int]) -> None:
+        """Call `callback` no more."""
+        self._timers = [each for each in self._timers if each.call != callback]
 
     def unwatch(self, fd: int) -> None:
         """Forget `fd`; one that is closed already is forgotten too."""
@@ -106,8 +106,8 @@ class Loop(Closing):
         while True:
             now_ns = time.monotonic_ns()
             self._end_rests(now_ns)
-            self._look(now_ns)
-            next_ns = min((until_ns, *self._resting.values(), *(each.at_ns for each in self._looks)))
+            self._run_timers(now_ns)
+            next_ns = min((until_ns, *self._resting.values(), *(each.at_ns for each in self._timers)))
             ready = self._epoll.poll(max(0, next_ns - now_ns) / NS_PER_S)
             if ready or next_ns == until_ns:
                 break
@@ -122,8 +122,8 @@ class Loop(Closing):
                 callback()
         return bool(ready)
 
-    def _look(self, now_ns: int) -> None:
-        for each in self._looks:
+    def _run_timers(self, now_ns: int) -> None:
+        for each in self._timers:
             if now_ns >= each.at_ns:
                 each.at_ns = each.call(now_ns)
 

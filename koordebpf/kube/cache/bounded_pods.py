@@ -125,7 +125,7 @@ class _Room:
                 break
             if self._spend(_ITEM + _size(each)):
                 kept.append(each)
-        self._note(len(given) - len(kept), len(given), what)
+        self._record(len(given) - len(kept), len(given), what)
         return kept
 
     def grow(self, size: int) -> None:
@@ -144,7 +144,7 @@ class _Room:
                     kept[key] = value
                 elif (misses := misses + 1) >= _MOST_TRIES:
                     break
-        self._note(len(given or ()) - len(kept), len(given or ()), what)
+        self._record(len(given or ()) - len(kept), len(given or ()), what)
         return kept or None
 
     def _spend_entry(self, key: str, value: str) -> bool:
@@ -156,6 +156,6 @@ class _Room:
         self._left -= size
         return True
 
-    def _note(self, count: int, of: int, what: str) -> None:
+    def _record(self, count: int, of: int, what: str) -> None:
         if count:
             self.missing.append(f"{count} of {of} {what}")

@@ -142,12 +142,12 @@ class ListStream:
         """Return the objects, each once."""
         for chunk in self._chunks:
             for start in range(0, len(chunk), _STEP_BYTES):
-                yield from self._take(chunk[start : start + _STEP_BYTES])
+                yield from self._feed(chunk[start : start + _STEP_BYTES])
         if self._brackets.depth:
             raise msgspec.DecodeError("it ends before its end")
         self.metadata = decode_list(bytes(self._frame)).metadata
 
-    def _take(self, step: bytes) -> Iterator[msgspec.Raw | Identity]:
+    def _feed(self, step: bytes) -> Iterator[msgspec.Raw | Identity]:
         kept = 0
         for at, depth in self._brackets.within(step):
             bracket = step[at : at + 1]

@@ -331,7 +331,7 @@ class Reflector(Generic[T]):
                 self._is_open = True
                 self._show(is_alive=True)
                 for line in lines:
-                    self._take(line)
+                    self._apply_line(line)
                     is_healthy = True
                     self._was_gone = False
                     self._backoff.reset()
@@ -365,7 +365,7 @@ class Reflector(Generic[T]):
             self._must_list = is_older(page.version, self._table.version)
         self._silences += 1
 
-    def _take(self, line: bytes) -> None:
+    def _apply_line(self, line: bytes) -> None:
         if (decoded := self._decode_event(line)) is not None:
             self._changed(is_news=self._table.apply_decoded(*decoded))
             return

@@ -254,13 +254,13 @@ class Table(Generic[T]):
 
     def apply(self, kind: str, raw: msgspec.Raw) -> bool:
         """Take an event ADDED, MODIFIED or DELETED; True if it changed anything."""
-        return self._take(kind, identify(raw), functools.partial(self._decode, raw))
+        return self._apply(kind, identify(raw), functools.partial(self._decode, raw))
 
     def apply_decoded(self, kind: str, who: Identity, value: T) -> bool:
         """Take an event whose object is decoded already; True if it changed anything."""
-        return self._take(kind, who, lambda: value)
+        return self._apply(kind, who, lambda: value)
 
-    def _take(self, kind: str, who: Identity, read: Callable[[], T]) -> bool:
+    def _apply(self, kind: str, who: Identity, read: Callable[[], T]) -> bool:
         known = self._known[who.uid][0] if who.uid in self._known else self._deleted.get(who.uid, "")
         if _is_applied(who.resourceVersion, known) or _is_applied(who.resourceVersion, self._listed_at(who)):
             return False

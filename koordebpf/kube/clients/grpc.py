@@ -87,7 +87,7 @@ class GrpcSocket:
     def _call(self, method: str, requests: Sequence[bytes], ends_s: float) -> list[bytes | GrpcError]:
         while True:
             try:
-                connection, is_kept = self._take(ends_s)
+                connection, is_kept = self._acquire(ends_s)
             except OSError as error:
                 code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
                 return [GrpcError(code, f"{self._path}: {os_reason(error)}") for _ in requests]
@@ -99,7 +99,7 @@ class GrpcSocket:
             if not (is_kept and connection.is_unheard) or self._is_closed:
                 return answers
 
-    def _take(self, ends_s: float) -> tuple[_Connection, bool]:
+    def _acquire(self, ends_s: float) -> tuple[_Connection, bool]:
         with self._lock:
             if self._is_closed:
                 raise ConnectionAbortedError(0, "closed")
@@ -131,7 +131,7 @@ class _Call:
         self.headers: dict[str, str] = {}
         self.failed: GrpcError | None = None
 
-    def take(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def receive_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.headers |= {name.decode(): value.decode(errors="replace") for name, value in headers}
 
     def answer(self) -> bytes | GrpcError:
@@ -268,7 +268,7 @@ class _Connection:
         self.is_unheard = False
         match event:
             case h2.events.ResponseReceived() | h2.events.TrailersReceived():
-                call.take(event.headers)
+                call.receive_headers(event.headers)
             case h2.events.DataReceived():
                 call.data += event.data
                 self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)

@@ -48,7 +48,7 @@ class GroupedTable(Table[T]):
         with self._guard:
             return tuple(self._groups.get(name, {}).values())
 
-    def take_changed(self) -> set[str]:
+    def drain_changed(self) -> set[str]:
         """Return the groups that have changed since the last call."""
         with self._guard:
             changed, self._changed = self._changed, set()
@@ -63,10 +63,10 @@ class GroupedTable(Table[T]):
                 self._regroup(uid, before, self._known)
         return is_news
 
-    def _take(self, kind: str, who: Identity, read: Callable[[], T]) -> bool:
+    def _apply(self, kind: str, who: Identity, read: Callable[[], T]) -> bool:
         uid = who.uid
         before = {uid: self._known[uid]} if uid in self._known else {}
-        is_news = super()._take(kind, who, read)
+        is_news = super()._apply(kind, who, read)
         with self._guard:
             self._regroup(uid, before, self._known)
         return is_news
@@ -141,7 +141,7 @@ class ColocationSource(Generic[P, M, Z]):
 
     def changed(self) -> set[str]:
         """Return the Nodes of which something has changed since the last call."""
-        return self.pods.take_changed() | self.node_metrics.take_changed() | self.topologies.take_changed()
+        return self.pods.drain_changed() | self.node_metrics.drain_changed() | self.topologies.drain_changed()
 
     def of(self, node: str) -> tuple[tuple[P, ...], M | None, Z | None]:
         """Return the pods, the NodeMetric and the topology of one Node."""

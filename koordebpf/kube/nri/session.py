@@ -196,12 +196,12 @@ class Session:
         """
         for message in self._wire.feed(data):
             if message.conn == RUNTIME_CONN:
-                self._take_answer(message)
+                self._receive_answer(message)
             elif message.kind == REQUEST:
                 yield self._answer(message)
 
     # Of RegisterPlugin, the only call that is made.
-    def _take_answer(self, message: Message) -> None:
+    def _receive_answer(self, message: Message) -> None:
         if message.kind != RESPONSE or message.stream != _REGISTER_STREAM:
             return
         status = decode(TTRPC_MESSAGES, "Response", message.data or b"")["status"] or {}

@@ -133,7 +133,7 @@ class NriCounts:
         self.errors += 1
         self._problems.append(sentence)
 
-    def take_problems(self) -> tuple[str, ...]:
+    def drain_problems(self) -> tuple[str, ...]:
         """Return the sentences since the last time, once; from another thread."""
         found = []
         while self._problems:

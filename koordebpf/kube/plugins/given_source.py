@@ -168,7 +168,7 @@ class GivenPods:
         self._known: dict[bytes, Pod | str] = {}  # of the last request; a sentence: why it cannot be read
         self._state = ClusterState(version=0, synced_at_ns=0)
 
-    def take(self, pods: Sequence[bytes]) -> tuple[str | None, ...]:
+    def replace(self, pods: Sequence[bytes]) -> tuple[str | None, ...]:
         """Take the pods of a request for all that there are; return the UID of each, None: it cannot be read.
 
         None at all say nothing: older agents ask about thresholds without any.

@@ -34,7 +34,7 @@ _MODE, _FOLDER_MODE = 0o600, 0o755  # Why: agents are root; the folder as Kataly
 
 
 class GrpcServer(Closing):
-    """Serves unary calls. Its owner calls `serve` when `fileno` is ready, and `look` by the time that it returned.
+    """Serves unary calls. Its owner calls `serve` when `fileno` is ready, and `run_due` by the time that it returned.
 
     Args:
         path: of the socket; directories above it are made.
@@ -64,7 +64,7 @@ class GrpcServer(Closing):
             elif (client := self._clients.get(fd)) is not None:
                 self._serve_one(fd, client, events, now_s)
 
-    def look(self, now_s: float) -> float:
+    def run_due(self, now_s: float) -> float:
         """Let clients go that are late, and bring the socket back where it was removed; return when to look again.
 
         Raises:  ConfigError: another server has taken its place.
@@ -75,7 +75,7 @@ class GrpcServer(Closing):
                 self._leave(fd)
         if now_s >= self._due_s:
             self._due_s = now_s + _LOOK_S
-            self._look_at_file()
+            self._check_file()
         return min([self._due_s, *(each.due_s for each in self._clients.values() if each.due_s is not None)])
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class GrpcServer(Closing):
         self._epoll.unregister(fd)
         client.close()
 
-    def _look_at_file(self) -> None:
+    def _check_file(self) -> None:
         there = _identity(self._path)
         if there == self._identity:
             return

@@ -36,11 +36,11 @@ def run_in_pod(
     pod: tuple[str, str],
     container: str,
     command: Sequence[str],
-    take: Callable[[bytes], object],
+    receive: Callable[[bytes], object],
     *,
     within_s: float,
 ) -> Ended:
-    """Run a command without input; `take` gets its standard output as it comes.
+    """Run a command without input; `receive` gets its standard output as it comes.
 
     `pod` is its namespace and name; `within_s` is for all of it.
 
@@ -52,7 +52,7 @@ def run_in_pod(
     until_s = time.monotonic() + within_s
     socket = cluster.websocket(path, query, resource="pods/exec")
     try:
-        return _ended(socket, take, until_s, f"{command[0]} in {name}")
+        return _ended(socket, receive, until_s, f"{command[0]} in {name}")
     finally:
         socket.shutdown()  # type: ignore[no-untyped-call]
 
@@ -78,16 +78,16 @@ def text_of(
     """
     said = bytearray()
 
-    def take(chunk: bytes) -> None:
+    def receive(chunk: bytes) -> None:
         said.extend(chunk)
         if len(said) > _STDOUT_BYTES:
             raise KubeError(f"{command[0]}: more than {_STDOUT_BYTES >> 20} MiB of output", retry=False)
 
-    ended = run_in_pod(cluster, pod, container, command, take, within_s=within_s)
+    ended = run_in_pod(cluster, pod, container, command, receive, within_s=within_s)
     return bytes(said), ended
 
 
-def _ended(socket: WebSocket, take: Callable[[bytes], object], until_s: float, what: str) -> Ended:
+def _ended(socket: WebSocket, receive: Callable[[bytes], object], until_s: float, what: str) -> Ended:
     import websocket
 
     stderr = bytearray()
@@ -110,7 +110,7 @@ def _ended(socket: WebSocket, take: Callable[[bytes], object], until_s: float, w
         channel, rest = message[:1], message[1:]
         if channel == bytes([_STDOUT]):
             if rest:
-                take(rest)
+                receive(rest)
         elif channel == bytes([_STDERR]):
             stderr += rest[: _STDERR_BYTES - len(stderr)]
         elif channel == bytes([_STATUS]) and rest:

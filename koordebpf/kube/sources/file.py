@@ -57,8 +57,8 @@ class FileSource:
             raise ConfigError("file source", NOT_GIVEN, "needs at least one file or directory")
         now_ns = time.monotonic_ns()
         try:
-            self._marks = self._look()
-            self._take(self._read(), now_ns)
+            self._marks = self._read_marks()
+            self._apply(self._read(), now_ns)
         except OSError as e:
             raise unreadable(e.filename, e) from e
 
@@ -68,7 +68,7 @@ class FileSource:
         Cost:    6 µs a file while nothing changed; else what parse_manifests costs.
         """
         try:
-            marks = self._look()
+            marks = self._read_marks()
             is_new = marks != self._marks
             if is_new or (self._settle_ns is not None and now_ns >= self._settle_ns):
                 # The stat was taken before the reading: what is written meanwhile differs from it at the next look.
@@ -76,7 +76,7 @@ class FileSource:
                 texts = self._read()
                 self._settle_ns = None
                 if is_new or texts != self._texts:
-                    self._take(texts, now_ns)
+                    self._apply(texts, now_ns)
         except OSError as e:
             self._marks = {}  # even if the very same files come back, they are read again
             self._keep(f"{e.filename}: {e.strerror}; the last good content stays in force")
@@ -95,7 +95,7 @@ class FileSource:
     def close(self) -> None:
         """Do nothing: no thread, no open file."""
 
-    def _look(self) -> _Marks:
+    def _read_marks(self) -> _Marks:
         marks: _Marks = {}
         for path in self._paths:
             if path.is_dir():
@@ -114,7 +114,7 @@ class FileSource:
     def _read(self) -> dict[str, bytes]:
         return {str(path): read_regular_file(path, _MOST_BYTES, follows=True) for path in self._marks}
 
-    def _take(self, texts: dict[str, bytes], now_ns: int) -> None:
+    def _apply(self, texts: dict[str, bytes], now_ns: int) -> None:
         self._settle_ns = now_ns + _SETTLE_NS
         self._texts = texts
         manifests = parse_manifests(texts)

@@ -84,7 +84,7 @@ def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -
     found = _Found()
     for path, text in texts.items():
         for place, document in _documents(path, text):
-            found.take(place, document, among_others=among_others)
+            found.add(place, document, among_others=among_others)
     return found.manifests()
 
 
@@ -96,7 +96,7 @@ class _Found:
         self._namespaces: dict[str, tuple[str, Namespace]] = {}
         self._single: dict[str, tuple[str, Any]] = {}  # of which a node has one, by kind
 
-    def take(self, place: str, document: dict[str, Any], *, among_others: bool) -> None:
+    def add(self, place: str, document: dict[str, Any], *, among_others: bool) -> None:
         kind = document.get("kind")
         match kind, document.get("apiVersion"):
             case "Pod", "v1":

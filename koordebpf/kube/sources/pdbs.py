@@ -114,7 +114,7 @@ class PdbTable(Table[PodDisruptionBudget]):
         self._cut.discard(namespace)
         self._seen = set()
 
-    def take_page(self, items: Sequence[msgspec.Raw]) -> None:
+    def add_page(self, items: Sequence[msgspec.Raw]) -> None:
         """Take one page of them."""
         for raw in items:
             who = identify(raw)
@@ -133,7 +133,7 @@ class PdbTable(Table[PodDisruptionBudget]):
         if not is_whole:
             self._cut.add(namespace)
         self._listed_by[namespace] = version
-        self._say_what_is_cut()
+        self._report_cut()
 
     def forget(self, namespaces: frozenset[str]) -> None:
         """Drop what is known of these."""
@@ -142,7 +142,7 @@ class PdbTable(Table[PodDisruptionBudget]):
         for namespace in namespaces:
             self._listed_by.pop(namespace, None)
         self._cut -= namespaces
-        self._say_what_is_cut()
+        self._report_cut()
 
     def clear(self) -> bool:
         """Take it that the resource does not exist; True if that changed anything."""
@@ -175,7 +175,7 @@ class PdbTable(Table[PodDisruptionBudget]):
         if size <= MAX_ONE and used + size <= MAX_ALL:
             return size
         self._cut.add(who.namespace)
-        self._say_what_is_cut()
+        self._report_cut()
         return None
 
     def _drop(self, uid: str) -> None:
@@ -183,7 +183,7 @@ class PdbTable(Table[PodDisruptionBudget]):
         self._sizes.pop(uid, None)
         self.problems.pop(uid, None)
 
-    def _say_what_is_cut(self) -> None:
+    def _report_cut(self) -> None:
         self.problems.pop("", None)
         if self._cut:
             names = sorted(self._cut)
@@ -248,7 +248,7 @@ class PdbReflector(Reflector[PodDisruptionBudget]):
             if not version:
                 version = page.version
                 self._refuse_older(version)
-            self._pdbs.take_page(page.items)
+            self._pdbs.add_page(page.items)
             read += page.bytes
             is_whole = is_whole and not page.left_out
             if read > _LIST_BYTES:

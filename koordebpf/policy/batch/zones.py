@@ -67,7 +67,7 @@ def _of_kind(
     reserved, _ = reserved_of(kind, node)
     system = sum(system_use(kind, usage, without=BATCH_BANDS))
     used = reserved if policy == "request" else max(system, reserved)
-    taken = _taken(kind, pods, usage, policy, zones)
+    taken = _high_priority_use(kind, pods, usage, policy, zones)
     percent, limit = batch_percents(kind, strategy)
     results = []
     for zone, pods_take in zip(node.zones, taken, strict=True):
@@ -79,7 +79,7 @@ def _of_kind(
     return results
 
 
-def _taken(kind: Kind, pods: Sequence[PodRequest], usage: Usage, policy: str, zones: int) -> list[int]:
+def _high_priority_use(kind: Kind, pods: Sequence[PodRequest], usage: Usage, policy: str, zones: int) -> list[int]:
     taken = [0] * zones
     reported = {use.key: use for use in usage.pods}
     for pod in pods:

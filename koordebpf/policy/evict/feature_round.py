@@ -74,7 +74,7 @@ def plan_demand(current: Round, demand: Demand) -> FeaturePlan:
     if chosen and (awaited := _awaited_instead(current, demand, still_open, credit)):
         why = f"{awaited} has not been answered yet, and without it too little {relief.resource} would come back"
         return replace(held, candidates=selection.ranking, excluded=excluded, reason=f"the eviction of {why}")
-    current.take(chosen)
+    current.count_victims(chosen)
     missing = {each: max(still_open[each] - given, 0) for each, given in credit.items()}
     return replace(
         held,

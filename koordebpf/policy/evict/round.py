@@ -53,7 +53,7 @@ def refused(view: NodeView) -> dict[str, Reason]:
 
 
 class Allowance:
-    """The budgets of a round. `take` counts one eviction; `copy` is for trying out which pods fit."""
+    """The budgets of a round. `spend` counts one eviction; `copy` is for trying out which pods fit."""
 
     def __init__(self, view: NodeView, settings: EvictSettings) -> None:
         self._per_workload = settings.evictions_per_workload
@@ -107,7 +107,7 @@ class Allowance:
             return "namespace_budget", f"no more than {most} of namespace {namespace} may go in a minute"
         return None
 
-    def take(self, candidate: Candidate) -> None:
+    def spend(self, candidate: Candidate) -> None:
         """Count one eviction."""
         if self._per_workload is not None and (workload := candidate.workload) is not None:
             self._gone_of_workload[workload] = self._gone_of_workload.get(workload, 0) + 1
@@ -162,10 +162,10 @@ class Round:
         """What the budgets leave after the victims so far."""
         return Allowance(self.view, self.settings)
 
-    def take(self, victims: Sequence[Candidate]) -> None:
+    def count_victims(self, victims: Sequence[Candidate]) -> None:
         """Count a feature's victims for those after it: they cannot be chosen again."""
         self.victims += victims
         self.barred.update(dict.fromkeys([victim.uid for victim in victims], LEAVING))
         if not self.allowance.is_endless:
             for victim in victims:
-                self.allowance.take(victim)
+                self.allowance.spend(victim)

@@ -161,7 +161,7 @@ class _Trial:
                 self.held[each.uid] = each, ("pdb", f"{each.disruption}: others go first")
                 self.blocked.append(each)
             else:
-                allowance.take(each)
+                allowance.spend(each)
                 yield each
 
     def blocked_that_may(self) -> Iterator[Candidate]:
@@ -169,7 +169,7 @@ class _Trial:
             if (over := self._allowance.over(each.namespace, each.workload)) is not None:
                 self.held[each.uid] = each, over
             else:
-                self._allowance.take(each)
+                self._allowance.spend(each)
                 yield each
 
     # The candidate with what the API server would say, and whether that is no.

@@ -59,7 +59,7 @@ class DecisionMetrics:
         self._skipped: dict[tuple[str, str], int] = {}
         self._outcomes: dict[tuple[str, str, str], int] = {}
 
-    def take_pending(self, pending: Sequence[PendingRelease]) -> None:
+    def record_pending(self, pending: Sequence[PendingRelease]) -> None:
         """Take over what the pods that were evicted still hold."""
         self.pending_bytes = sum(entry.credit_bytes for entry in pending if entry.failed_ns is None)
         self.barred_pods = Counter(entry.problem for entry in pending if entry.failed_ns is not None)

@@ -79,7 +79,7 @@ class IndicatorMetrics:
                 if each.victim.kind == "pod" and each.victim.uid not in be and each.cause.uid in be
             )
 
-    def take(self, view: NodeView) -> None:
+    def record(self, view: NodeView) -> None:
         """Take over what a full measurement says; evictions whose memory came back before it are judged."""
         be = [pod for pod in view.pods if _is_best_effort(pod)]
         self._be_bytes = sum(pod.memory.usage_bytes for pod in be if pod.memory is not None)
@@ -202,7 +202,7 @@ class NodeMetrics:
         self.file_writes: list[FileWrites] = []  # of each that writes
         self.strategies: list[Callable[[], Iterable[Metric]]] = []  # of those whose gate is on
 
-    def take(self, view: NodeView) -> None:
+    def record(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
         self.measure, self.capacity_bytes = view.measured.node, view.capacity_bytes
         self.forecast, self.forecast_pods = view.forecast, tuple(pod for pod in view.pods if pod.forecast)
@@ -279,7 +279,7 @@ class SignalMetrics:
         self.missed_runs = 0
         self.lost_ends = 0
 
-    def take(self, signals: SignalState) -> None:
+    def record(self, signals: SignalState) -> None:
         """Take over the state of the node's signals, and the backend's counters where it has any."""
         self.quality, self.lost, self.other_kubepods = signals.quality, len(signals.lost), signals.other_kubepods
         if totals := signals.totals:
@@ -379,12 +379,12 @@ class AgentMetrics(Collector):
         """The Node's name in koordlet's metrics; None: they are not shown."""
         return self._koordlet.node if self._koordlet is not None else None
 
-    def take(self, view: NodeView) -> None:
+    def record(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node and its pods."""
-        self.node.take(view)
-        self.decision.take_pending(view.frame.pending)
-        self.pods.take(view)
-        self.indicators.take(view)
+        self.node.record(view)
+        self.decision.record_pending(view.frame.pending)
+        self.pods.record(view)
+        self.indicators.record(view)
         self.ledger.keep_pods(pod.key for pod in view.pods)
 
     def count_outcome(self, outcome: Outcome, feature: str) -> None:

@@ -46,7 +46,7 @@ class PodMetrics:
         self._max_series = max_series
         self._stalls_ns: dict[tuple[str, str, str], int] = {}
 
-    def take(self, view: NodeView) -> None:
+    def record(self, view: NodeView) -> None:
         """Take over which pods there are."""
         attributed = sum(pod.cgroup_id is not None for pod in view.pods)
         self.by_attribution = {

@@ -103,7 +103,7 @@ class MetricsSink:
 
     def _ended(self, event: RoundEnded) -> None:
         metrics, view, decision, signals = self._metrics, event.view, event.decision, event.signals
-        metrics.take(view)
+        metrics.record(view)
         if decision.carried is not None and decision.plan.victims and not metrics.decision.is_dry_run:
             metrics.indicators.decided(view)
         metrics.decision.closed_guards = tuple(guard.code for guard in decision.guards)
@@ -114,7 +114,7 @@ class MetricsSink:
                 metrics.decision.count_skipped(each.gate, made.skipped)
         for guard in decision.holding if decision.plan.victims else ():
             metrics.decision.count_skipped("act", guard.code)
-        metrics.signals.take(signals)
+        metrics.signals.record(signals)
         if signals.pods_synced_ns is not None:
             metrics.pods.synced_age_s = (view.now_ns - signals.pods_synced_ns) / NS_PER_S
 

@@ -264,7 +264,7 @@ class SeriesStore:
             for one in saved:
                 try:
                     if (lane := lanes.get(one.key[0])) is not None and (blocks := lane.blocks_of(one)):
-                        restored += self._take(one.key, blocks)
+                        restored += self._prepend(one.key, blocks)
                 except (DecodeError, IndexError, ValueError) as error:
                     problems.append(f"a series: {error}")
         finally:
@@ -272,7 +272,7 @@ class SeriesStore:
         self._expire(now_ns)
         return restored, problems
 
-    def _take(self, key: SeriesKey, blocks: Sequence[bytes]) -> int:
+    def _prepend(self, key: SeriesKey, blocks: Sequence[bytes]) -> int:
         lane = self._lane(key)
         series = self._series.get(key)
         if series is None:

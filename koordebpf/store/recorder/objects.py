@@ -162,13 +162,13 @@ class _Kind(abc.ABC, Generic[T]):
         last = None if before is None else before.recorded
         same = self.short(whole) if last is None else self.as_before(last, whole)
         if self._is_first or same == whole:
-            return self._noted(each, whole, before)
+            return self._recorded(each, whole, before)
         fresh = None if same is None else self.with_status(same, whole)
         has_status = fresh is not None and fresh != same and self._may_change_status(name, now_ns)
         if (has_status and fresh == whole) or self._pays(whole, now_ns):
-            return self._noted(each, whole, before)
+            return self._recorded(each, whole, before)
         kept = fresh if has_status else same
-        return None if kept is None else self._noted(None, kept, before)
+        return None if kept is None else self._recorded(None, kept, before)
 
     def _may_change_status(self, name: str, now_ns: int) -> bool:
         return self._statuses.setdefault(name, Bucket(_STATUS_EACH_NS, _STATUS_AT_ONCE)).spend(now_ns)
@@ -180,7 +180,7 @@ class _Kind(abc.ABC, Generic[T]):
             self._paid.add(namespace)
         return is_paid
 
-    def _noted(self, given: T | None, recorded: T, before: _Known[T] | None) -> _Known[T]:
+    def _recorded(self, given: T | None, recorded: T, before: _Known[T] | None) -> _Known[T]:
         if before is not None and recorded == before.recorded:
             return _Known(given, before.recorded, before.size)
         return _Known(given, recorded, self.size(recorded))

@@ -224,7 +224,7 @@ class Recorder:
                     break
                 each = self._queue.popleft()
                 self._waiting_rounds -= isinstance(each, _Round)
-            if not supervisor.call(functools.partial(self._writing.take, each)):
+            if not supervisor.call(functools.partial(self._writing.write, each)):
                 self._writing.fail(each)
             self.counts.cpu_s = time.thread_time()
         supervisor.call(functools.partial(self._writing.finish, int(self._clock.wall_s() * NS_PER_S)))
@@ -256,7 +256,7 @@ class _Writing:
             self._counts.lost_events += len(self._events)
             self._counts.problem = os_reason(error)
 
-    def take(self, each: _Round | _Happened) -> None:
+    def write(self, each: _Round | _Happened) -> None:
         if isinstance(each, _Happened):
             self._events.append(recorded(each.event, each.wall_s))
             if isinstance(each.event, OomKilled):
@@ -265,22 +265,22 @@ class _Writing:
         if lost := self._counts.lost_rounds - self._reported_lost:
             self._reported_lost += lost
             self._events.append(rounds_lost(lost, each.wall_ns / NS_PER_S))
-        self._note_signals(each)
+        self._record_signals(each)
         made = self._encoder.encode(each.tick, each.decision, each.wall_ns, each.samples)
         events, self._events = self._events, []
         samples = msgspec.json.encode(unpack_samples(each.samples)) if each.samples else b""
         try:
             self._store.add(made, samples, events)
             self._counts.rounds += 1
-            self._say(None)
+            self._report(None)
         except OSError as error:
             self._counts.lost_rounds += 1
-            self._say(os_reason(error))
+            self._report(os_reason(error))
         self._counts.bytes = self._store.bytes_on_disk
         self._counts.reach_s = self._store.reach_s(each.wall_ns)
 
     # With each change, and again after a while: the shard that has it is removed some time.
-    def _note_signals(self, each: _Round) -> None:
+    def _record_signals(self, each: _Round) -> None:
         if each.quality is None:
             return
         if self._quality is not None:
@@ -291,7 +291,7 @@ class _Writing:
         self._events.append(signals_seen(each.quality, os.uname().release, each.wall_ns / NS_PER_S))
 
     # Once for each change: a disk stays full for hours.
-    def _say(self, problem: str | None) -> None:
+    def _report(self, problem: str | None) -> None:
         self._counts.problem = problem
         if problem == self._said:
             return

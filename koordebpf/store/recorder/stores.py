@@ -55,7 +55,7 @@ class Selection:
         """Keep every round around that moment, as around a decision."""
         self._around_until_ns = max(self._around_until_ns, at_ns + AROUND_NS)
 
-    def take(self, made: EncodedRound) -> list[Kept]:
+    def select(self, made: EncodedRound) -> list[Kept]:
         """Return what is kept now: this round by its paces, and before a decision those that waited for one."""
         if made.is_decision:
             self.want_around(made.mono_ns)
@@ -143,7 +143,7 @@ class RingStore:
         """
         for pace, waiting in self._events.items():
             self._events[pace] = [*waiting, *events][-_MAX_EVENTS:]
-        kept = self._selection.take(made)
+        kept = self._selection.select(made)
         folder, failed = self._opened(), None
         for pace, each in kept:
             samples = samples_raw if each is made or not each.samples else _samples_raw(each.samples)

@@ -150,7 +150,7 @@ class BlockIOMetrics:
     def __init__(self) -> None:
         self._cgroups = 0
 
-    def take(self, made: BlockIODecision) -> None:
+    def record(self, made: BlockIODecision) -> None:
         """Take over what was decided when it was due last."""
         self._cgroups = len({each.path for each in made.writes})
 
@@ -168,12 +168,12 @@ class BlockIORunner(StrategyRunner[BlockIOMeasured, BlockIODecision]):
         self._metrics = metrics
         self._said = ""
 
-    def take(self, made: BlockIODecision, view: NodeView) -> Iterable[str]:
+    def act(self, made: BlockIODecision, view: NodeView) -> Iterable[str]:
         """Report how much is limited where that has changed."""
         if made.reason != self._said:
             log.info("%s", made.reason)
         self._said = made.reason
-        self._metrics.take(made)
+        self._metrics.record(made)
         return made.problems
 
     def families(self) -> Iterable[Metric]:

@@ -187,7 +187,7 @@ class ThrottleWatch(Closing):
             if is_new and self._events is not None:
                 self._watch(self._events)
 
-    def take(self) -> bool:
+    def poll(self) -> bool:
         """Tell whether a container was throttled since the last time."""
         is_seen, self._is_seen = self._is_seen, False
         return is_seen

@@ -63,14 +63,14 @@ class CpuBurstRunner(StrategyRunner[BurstMeasured, BurstDecision]):
         self._watch = watch
         self._metrics = metrics
 
-    def take_due(self, now_ns: int) -> bool:
+    def poll_due(self, now_ns: int) -> bool:
         """Tell whether a container was throttled."""
-        is_due = self._watch.take()
+        is_due = self._watch.poll()
         self._collector.is_throttled |= is_due
         self._metrics.wakes += is_due
         return is_due
 
-    def take(self, made: BurstDecision, view: NodeView) -> Iterable[str]:
+    def act(self, made: BurstDecision, view: NodeView) -> Iterable[str]:
         """Take over who is to be looked at."""
         self._watch.watched = made.watched
         self._collector.active = {each.path for each in made.writes if each.file is CgroupFile.CPU_QUOTA}

@@ -101,9 +101,9 @@ class Suppression(Runner):
         if kept is not None and kept.is_fresh(now_s, settings.keep_s):
             self._hold_again(kept.desired)
 
-    def take_due(self, now_ns: int) -> bool:
+    def poll_due(self, now_ns: int) -> bool:
         """Tell whether others need more CPU now than the last round left them."""
-        self._woken_by = self.wake.look(now_ns) if self.wake else None
+        self._woken_by = self.wake.poll(now_ns) if self.wake else None
         return self._woken_by is not None
 
     def due_ns(self, now_ns: int) -> int | None:

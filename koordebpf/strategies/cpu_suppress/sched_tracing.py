@@ -124,7 +124,7 @@ class SchedTracing:
         """Be woken no sooner after the last time."""
         self._latency.send_each(quiet_ns)
 
-    def look(self, now_ns: int) -> None:
+    def poll(self, now_ns: int) -> None:
         """Look at what the programs took since the last time, if it is due, and adapt the sampling to it."""
         if now_ns < self._next_ns:
             return
@@ -140,7 +140,7 @@ class SchedTracing:
 
     @property
     def due_ns(self) -> int:
-        """When `look` is due."""
+        """When `poll` is due."""
         return self._next_ns
 
     def _change(self, ratio: float, now_ns: int) -> None:

@@ -104,24 +104,24 @@ class UsageLooks:
         self._suppression = suppression
         self._state = state
         self._risen: str | None = None
-        loop.look_again(self._look)
+        loop.set_timer(self._sample)
 
-    def take(self) -> str | None:
+    def poll(self) -> str | None:
         """Return how far they have risen since the last call, in words; None: they have not."""
         risen, self._risen = self._risen, None
         return risen
 
     def close(self) -> None:
         """Look no more."""
-        self._loop.stop_looking(self._look)
+        self._loop.stop_timer(self._sample)
 
-    def _look(self, now_ns: int) -> int:
+    def _sample(self, now_ns: int) -> int:
         amount, state = self._suppression.amount, self._state()
         if amount is None:  # no pod is suppressed
             return now_ns + NS_PER_S
         best_effort = amount.capacity_millicpu
         if state.since_ns is None and self._risen is None and now_ns >= state.heard_ns("usage"):
-            used = self._cpu.look(now_ns)
+            used = self._cpu.sample_burst(now_ns)
             best_effort = 0 if used is None else used.best_effort_millicpu
             self._risen = None if used is None else rise(used.others_millicpu, best_effort, amount, self._settings)
             if self._risen is not None:
@@ -270,12 +270,12 @@ class SuppressionWake:
     def _see_wait(self, wait: RunQueueWait) -> None:
         self._seen, self._cgroups.wait = "scheduler", wait
 
-    def look(self, now_ns: int) -> str | None:
+    def poll(self, now_ns: int) -> str | None:
         """Take what looks are due; return why a round of suppression is worth it now, None: it is not."""
         self._follow(now_ns)
         if self._tracing:
-            self._tracing.look(now_ns)
-        risen = self._usage.take() if self._usage else None
+            self._tracing.poll(now_ns)
+        risen = self._usage.poll() if self._usage else None
         if risen is not None and self._suppression.amount is not None:
             self._state = restarted(self._state, "usage", now_ns, self._settings)
             return self._after_judging(now_ns, f"{self._cgroups.cause('usage')}, {risen}")
@@ -286,7 +286,7 @@ class SuppressionWake:
             return None
         if not self._is_looked:
             self._is_looked = True
-            self._cpu.look(now_ns)
+            self._cpu.sample_burst(now_ns)
             self._listen_each(self._settings.burst_window_ns)
             return None
         due = due_ns(self._state, self._settings)
@@ -295,7 +295,7 @@ class SuppressionWake:
         return self._judge(now_ns)
 
     def _judge(self, now_ns: int) -> str | None:
-        used, amount = self._cpu.look(now_ns), self._suppression.amount
+        used, amount = self._cpu.sample_burst(now_ns), self._suppression.amount
         risen = None
         if used is not None and amount is not None:
             risen = rise(used.others_millicpu, used.best_effort_millicpu, amount, self._settings)
@@ -319,7 +319,7 @@ class SuppressionWake:
 
     @property
     def due_ns(self) -> int | None:
-        """When `look` is due; None: when something is seen."""
+        """When `poll` is due; None: when something is seen."""
         dues = (due_ns(self._state, self._settings), self._tracing.due_ns if self._tracing else None)
         return min((due for due in dues if due is not None), default=None)
 

@@ -75,19 +75,19 @@ class CoreCookies:
         self._reports.keep_only(named)
         try:
             for path in [path for path in self._given if path not in named]:
-                self._take(path, now_ns)
+                self._remove(path, now_ns)
             for group, settings in groups.items():
                 self._share(group, settings, now_ns)
         except SupportError as error:
             for each in all_settings:
-                self._say(each, WriteResult.UNSUPPORTED, now_ns, str(error))
+                self._report(each, WriteResult.UNSUPPORTED, now_ns, str(error))
         self._groups = {group: cookie for group, cookie in self._groups.items() if group in groups}
 
     def restore(self, now_ns: int) -> None:
         """Take all cookies away that were given, and remove the record."""
         with contextlib.suppress(SupportError):
             for path in list(self._given):
-                self._take(path, now_ns)
+                self._remove(path, now_ns)
         if not self._given:
             self._record.save({})
 
@@ -107,7 +107,7 @@ class CoreCookies:
         if leader is None and cookies:
             if self._record.is_dry_run:
                 for each in settings:
-                    self._say(each, WriteResult.DRY_RUN, now_ns)
+                    self._report(each, WriteResult.DRY_RUN, now_ns)
                 return
             leader = min(cookies)
             known = give_new_cookie(leader)
@@ -122,9 +122,9 @@ class CoreCookies:
             share_cookie(leader, others)
         for each in settings:
             if of.get(each.path, set()) & (changed | set(others)):
-                self._say(each, WriteResult.WRITTEN, now_ns)
+                self._report(each, WriteResult.WRITTEN, now_ns)
 
-    def _take(self, path: str, now_ns: int) -> None:
+    def _remove(self, path: str, now_ns: int) -> None:
         given = self._given[path]
         directory = self._mount_point / path
         found = processes_in(directory)
@@ -141,7 +141,7 @@ class CoreCookies:
             self._record.save(given)
             self._given = given
 
-    def _say(self, setting: TaskSetting, result: WriteResult, now_ns: int, detail: str = "") -> None:
+    def _report(self, setting: TaskSetting, result: WriteResult, now_ns: int, detail: str = "") -> None:
         values = None, f"cookie of {setting.value}"
         self._reports.report(setting, self._mount_point / setting.path, values, result, now_ns, detail)
 

@@ -22,7 +22,7 @@ from koordebpf.policy.strategy import Decision, Demand, NamedExecutor, Ranking, 
 from koordebpf.slo.katalyst import MEMORY_ENHANCEMENT, QOS_LEVEL, SOFT_NOTICE
 from koordebpf.state.amount import MEMORY, Dimension, Resource
 from koordebpf.state.view import NodeView, PodView
-from koordebpf.strategies.katalyst.inner import choose_inside, look_inside, pressing, problem_text, typed_states
+from koordebpf.strategies.katalyst.inner import choose_inside, judge_inside, pressing, problem_text, typed_states
 from koordebpf.strategies.katalyst.plugin import CONFIG_SOURCE_ANNOTATION, KatalystPod, Seen, candidates, katalyst_pods
 from koordebpf.strategies.katalyst.plugins.cnr import NIC_SELECTION_RESULT, NUMA_BIND_RESULT
 from koordebpf.strategies.katalyst.requests import (
@@ -222,7 +222,7 @@ def _inside(
     seen: Seen, pods: _Pods, state: ManagerState, settings: KatalystSettings
 ) -> tuple[tuple[PluginAnswer, ...], tuple[Refused, ...], ManagerState]:
     def asked(seen: Seen) -> tuple[tuple[PluginAnswer, ...], dict[str, Any], Mapping[str, MetSince]]:
-        answers, inner = look_inside(seen, state.inner, settings.inner, lambda name: is_listed(name, settings.plugins))
+        answers, inner = judge_inside(seen, state.inner, settings.inner, lambda name: is_listed(name, settings.plugins))
         clocks = met_since(state.clocks, answers, seen.now_ns)
         return *choose_inside(answers, clocks, seen, inner, settings.inner), clocks
 

@@ -26,7 +26,7 @@ from koordebpf.state.build import view_of_frame
 from koordebpf.state.cnr import Cnr, cnr_of
 from koordebpf.state.measured import Measured
 from koordebpf.strategies.katalyst.decide import GATE, KATALYST_EVICTION
-from koordebpf.strategies.katalyst.inner import INNER, look_inside
+from koordebpf.strategies.katalyst.inner import INNER, judge_inside
 from koordebpf.strategies.katalyst.measure import KatalystMemory, links_of
 from koordebpf.strategies.katalyst.plugin import Seen
 from koordebpf.strategies.katalyst.plugins.memory import NUMA_MEMORY, SYSTEM_MEMORY
@@ -83,7 +83,7 @@ def _image_fs(rootfs: RootfsCollector) -> ImageFs | None:
 
 
 def _plugins(seen: Seen, settings: KatalystSettings) -> Iterator[SignalSource]:
-    answers, _ = look_inside(seen, {}, settings.inner, lambda name: is_listed(name, settings.plugins))
+    answers, _ = judge_inside(seen, {}, settings.inner, lambda name: is_listed(name, settings.plugins))
     lacks = {each.plugin: each.problem for each in answers}
     for section, plugin in INNER.items():
         name = plugin.name.removesuffix(_SUFFIX)

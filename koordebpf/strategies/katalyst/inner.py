@@ -51,7 +51,7 @@ def typed_states(states: States) -> States:
     return {name: _state(_BY_NAME[name][1], states) if name in _BY_NAME else state for name, state in states.items()}
 
 
-def look_inside(
+def judge_inside(
     seen: Seen, states: States, settings: InnerSettings, is_on: Callable[[str], bool]
 ) -> tuple[tuple[PluginAnswer, ...], dict[str, Any]]:
     """Return what each plugin says, before pods are chosen for thresholds, and what it remembers."""
@@ -60,7 +60,7 @@ def look_inside(
         if not is_on(plugin.name):
             after.pop(plugin.name, None)
             continue
-        found = plugin.look(seen, _state(plugin, states), getattr(settings, section))
+        found = plugin.judge(seen, _state(plugin, states), getattr(settings, section))
         after[plugin.name] = found.state
         answers.append(PluginAnswer(plugin.name, found.threshold, found.evict, problem=found.lacks))
     return tuple(answers), after
@@ -91,7 +91,7 @@ def choose_inside(
 ) -> tuple[tuple[PluginAnswer, ...], dict[str, Any]]:
     """Return the answers with the pods for each threshold that has been met for its grace period.
 
-    `seen`, `states`, `settings` as in `look_inside`; `answers` and `states` are what that returned.
+    `seen`, `states`, `settings` as in `judge_inside`; `answers` and `states` are what that returned.
     """
     chosen, after = [], dict(states)
     for answer in answers:

@@ -73,7 +73,7 @@ class KatalystMemory(Closing):
         try:
             scale_factor = int(read_kernel_file(_SCALE_FACTOR).text)
         except (OSError, ValueError, CgroupGone) as error:
-            self._say(f"{_SCALE_FACTOR}: {error}")
+            self._report(f"{_SCALE_FACTOR}: {error}")
             return KatalystMeasured()
         found = self._free_and_available(node)
         if found is None:
@@ -105,7 +105,7 @@ class KatalystMemory(Closing):
         try:
             zones = self._zones.read()
         except KernelFileError as error:
-            self._say(str(error))
+            self._report(str(error))
             return None
         found = tuple(
             NumaMemory(
@@ -150,7 +150,7 @@ class KatalystMemory(Closing):
                 self._pressure = path, PressureFile(path)
             return self._pressure[1].read().some.avg10
         except (SupportError, KernelFileError, CgroupGone) as error:
-            self._say(str(error))
+            self._report(str(error))
             return None
 
     def _pods_pressure(self) -> dict[str, float]:
@@ -169,7 +169,7 @@ class KatalystMemory(Closing):
                 return directory / level / "memory.pressure"
         return None
 
-    def _say(self, sentence: str) -> None:
+    def _report(self, sentence: str) -> None:
         if sentence not in self._problems:
             self._problems.add(sentence)
             log.warning("Katalyst's plugins: %s", sentence)

@@ -328,7 +328,7 @@ def _reported(now: KatalystNow) -> Iterator[Metric]:
 # Source: katalyst-core pkg/agent/evictionmanager, metricsName… of manager.go, conditions.go and the plugins' modules.
 
 
-def take_round(names: KatalystNames, made: KatalystDecision, view: NodeView, settings: KatalystSettings) -> None:
+def record_round(names: KatalystNames, made: KatalystDecision, view: NodeView, settings: KatalystSettings) -> None:
     """Take a round of plugins that ended: `made.requests` are there. Cost: 0.3 ms at 110 pods."""
     pods = {each.pod.uid: each for each in katalyst_pods(view.pods, settings.qos.by_level())}
     measured = KATALYST_EVICTION.measured_of(view) or KatalystMeasured()
@@ -357,7 +357,7 @@ def take_round(names: KatalystNames, made: KatalystDecision, view: NodeView, set
             ill = _state(made, NETWORK.name, NetworkState).since_ns
             names.gauges["network_eviction_unhealthy_nic"] = bounded(((("nic", nic),), 1.0) for nic in sorted(ill))
         if answer.plugin == RECLAIMED.name:
-            _take_reclaimed(names, pods.values(), measured)
+            _record_reclaimed(names, pods.values(), measured)
     _count_short(names, made, view, measured, settings)
 
 
@@ -442,7 +442,7 @@ def _system(system: SystemMemory) -> Iterator[_Row]:
     yield (("metric_name", "mem.scale.factor.system"),), float(system.scale_factor)
 
 
-def _take_reclaimed(names: KatalystNames, pods: Iterable[KatalystPod], measured: KatalystMeasured) -> None:
+def _record_reclaimed(names: KatalystNames, pods: Iterable[KatalystPod], measured: KatalystMeasured) -> None:
     reclaimed = [each for each in pods if each.is_reclaimed]
     plugin = ("pluginName", RECLAIMED.name)
     names.gauges["pod_count"] = {(plugin,): len(reclaimed)}

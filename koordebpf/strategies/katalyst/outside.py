@@ -218,13 +218,13 @@ class PluginCaller:
 
         self._begin(number, {each.plugin: asking(each) for each in asks}, calls=1)
 
-    def take(self) -> RemoteAnswers | None:
+    def poll(self) -> RemoteAnswers | None:
         """Return the answers of the last call, once; None: it is open, or there is none."""
         if self._round is None or (found := self._round.answers()) is None:
             return None
         self._round = None
         for each in found.answers:
-            self._note(each)
+            self._record(each)
         return found
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ class PluginCaller:
         have_ended([each.worker.thread for each in endpoints], _CLOSE_S)
 
     # Once when a plugin begins to fail, and once when it answers again.
-    def _note(self, answer: PluginAnswer) -> None:
+    def _record(self, answer: PluginAnswer) -> None:
         name, problem = answer.plugin, answer.problem
         if problem is not None and name not in self._failing:
             log.warning("plugin %s fails, and counts as one without an answer: %s", name, problem)
@@ -387,15 +387,15 @@ class EvictionPlugins:
         """Tell whether a plugin came or left, or the answers of a call are there."""
         return self._has_news.is_set()
 
-    def take(self) -> tuple[tuple[str, ...], RemoteAnswers | None]:
+    def poll(self) -> tuple[tuple[str, ...], RemoteAnswers | None]:
         """Return the names of those that are registered, and the answers of a call that has ended, once."""
         self._has_news.clear()
-        for change in self._registry.take():
+        for change in self._registry.poll():
             if change.socket is None:
                 self._caller.deregister(change.name)
             else:
                 self._caller.register(change.name, change.socket)
-        return self._caller.names, self._caller.take()
+        return self._caller.names, self._caller.poll()
 
     def call(self, call: RemoteCall) -> None:
         """Begin a call; its answers are taken later."""

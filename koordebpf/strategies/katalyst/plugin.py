@@ -239,7 +239,7 @@ class InnerPlugin(abc.ABC, Generic[S, C]):
     state: type[S]
 
     @abc.abstractmethod
-    def look(self, seen: Seen, state: S, settings: C) -> Looked[S]:
+    def judge(self, seen: Seen, state: S, settings: C) -> Looked[S]:
         """Return whether the threshold is met, and pods to be evicted whatever it says: ThresholdMet, GetEvictPods."""
 
     def top_pods(self, seen: Seen, state: S, settings: C, top_n: int) -> tuple[TopPods, S]:

@@ -267,7 +267,7 @@ class PluginRegistry:
     Args:
         folder: where plugins put their sockets; one that is not there is looked for again.
         taken: names that no plugin outside may have.
-        wake: is called from another thread when `take` has something.
+        wake: is called from another thread when `poll` has something.
         access: who may register; None: everyone, as Katalyst's default has it.
         look_s: between two looks, and at first until a socket is asked again.
     """
@@ -295,7 +295,7 @@ class PluginRegistry:
         self._thread = self._supervisor.thread(self._run)
         self._thread.start()
 
-    def take(self) -> list[Change]:
+    def poll(self) -> list[Change]:
         """Return what has changed since the last call, in order."""
         changes: list[Change] = []
         while True:
@@ -322,15 +322,15 @@ class PluginRegistry:
 
     def _run(self) -> None:
         while not self._ends.wait(self._look_s):
-            self._supervisor.call(self._look_there)
+            self._supervisor.call(self._list_sockets)
 
-    def _look_there(self) -> None:
+    def _list_sockets(self) -> None:
         try:
-            self._look(sockets_below(self._folder))
+            self._compare(sockets_below(self._folder))
         except OSError as error:
             log.debug("%s: %s", self._folder, error)
 
-    def _look(self, there: dict[Path, tuple[int, int]]) -> None:
+    def _compare(self, there: dict[Path, tuple[int, int]]) -> None:
         now_s = time.monotonic()
         with self._lock:
             for path, known in list(self._sockets.items()):

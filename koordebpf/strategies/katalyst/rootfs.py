@@ -218,14 +218,14 @@ class RootfsCollector(Closing):
             log.warning("the image filesystem has not answered: its thread is left")
 
     def _work(self, supervisor: Supervisor) -> None:
-        current = _Pass(self._limits, self._is_closing, self._look)
+        current = _Pass(self._limits, self._is_closing, self._check_space)
         ended_ns: int | None = None
         left_out: frozenset[str] = frozenset()
         while not self._is_closing.is_set():
             try:
-                is_short = self._look()
+                is_short = self._check_space()
                 if self._pods and current.is_next_due(ended_ns, is_short=is_short):
-                    current = _Pass(self._limits, self._is_closing, self._look, is_short=is_short)
+                    current = _Pass(self._limits, self._is_closing, self._check_space, is_short=is_short)
                     found, left = self._measure(current, left_out)
                     if current.is_outdated:  # what it has seen is older than the shortage
                         ended_ns = None
@@ -239,7 +239,7 @@ class RootfsCollector(Closing):
             self._is_closing.wait(_LOOK_S)
 
     # Whether the filesystem is short now.
-    def _look(self) -> bool:
+    def _check_space(self) -> bool:
         if self._path is None:
             self._path = self._given or self._image_path()
         path, found = self._path, None
@@ -247,10 +247,10 @@ class RootfsCollector(Closing):
             try:
                 found = self._image_fs(path)
             except OSError as error:
-                self._say(f"image filesystem {path}: {error.strerror}")
+                self._report(f"image filesystem {path}: {error.strerror}")
                 self._path = None
         if found is not None:
-            self._say(f"the image filesystem is that of {path}", logging.INFO)
+            self._report(f"the image filesystem is that of {path}", logging.INFO)
         self._found = found, self._found[1]
         return found is not None and self._is_short(found)
 
@@ -306,7 +306,7 @@ class RootfsCollector(Closing):
         for each in containers:
             upper = table.upper_of(each.container_id, each.cgroups)
             if upper is None:
-                self._say("some containers' writable layers are not found: their pods use at least the rest")
+                self._report("some containers' writable layers are not found: their pods use at least the rest")
                 is_cut = True
                 continue
             try:
@@ -315,7 +315,7 @@ class RootfsCollector(Closing):
             except FileNotFoundError:
                 continue  # the container has just ended
             except OSError as error:
-                self._say(f"some writable layers cannot be read: {error.strerror}")
+                self._report(f"some writable layers cannot be read: {error.strerror}")
                 is_cut = True
             current.pause()
         if not uses:
@@ -332,7 +332,7 @@ class RootfsCollector(Closing):
         finally:
             os.close(fd)
 
-    def _say(self, sentence: str, level: int = logging.WARNING) -> None:
+    def _report(self, sentence: str, level: int = logging.WARNING) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
             log.log(level, "Katalyst's plugins: %s", sentence)
@@ -346,7 +346,7 @@ class _Pass:
     ) -> None:
         self._limits = limits
         self._is_closing = is_closing
-        self._look = look
+        self._check_space = look
         self._began_short = is_short
         now_ns = time.monotonic_ns()
         self._ends_ns = now_ns + limits.pass_ns
@@ -376,6 +376,6 @@ class _Pass:
         self._is_closing.wait(rest_ns / NS_PER_S)
         if now_ns - self._looked_ns >= _LOOK_S * NS_PER_S:
             self._looked_ns = now_ns
-            self.is_outdated = self._look() and not self._began_short
+            self.is_outdated = self._check_space() and not self._began_short
         self._paused_ns, self._used_ns = time.monotonic_ns(), time.thread_time_ns()
         return not self.is_over

@@ -70,7 +70,7 @@ class KatalystEffects:
             self._notifier.keep(made.listening)
             for notice in made.notices:
                 self._notifier.notify(notice)
-            for notice, problem in self._notifier.take_ended():
+            for notice, problem in self._notifier.drain_ended():
                 self._report(NoticeEnded(notice, problem, time.monotonic_ns(), time.time()))
         if self._tainters is not None:
             of_node = [each.condition for each in made.reported if each.condition.kind == "node"]
@@ -118,13 +118,13 @@ class PluginSockets:
         """Tell whether a plugin came or left, or the answers of a call are there."""
         return self._plugins is not None and self._plugins.is_due()
 
-    def take(self) -> tuple[tuple[str, ...], RemoteAnswers | None]:
+    def poll(self) -> tuple[tuple[str, ...], RemoteAnswers | None]:
         """Return the names of those that are registered, and the answers of a call that has ended, once."""
         if self._plugins is None:
             if not sockets_below(self._folder):
                 return (), None
             self._plugins = self._opening()
-        return self._plugins.take()
+        return self._plugins.poll()
 
     def call(self, call: RemoteCall) -> None:
         """Begin a call; its answers are taken later."""
@@ -190,7 +190,7 @@ class Katalyst(Runner):
         """As `Runner.measure`; also while memory is short, which plugins judge."""
         found = self._collector.measure(measured.node, is_round=measured.now_ns >= self._due_ns)
         if self._outside is not None:
-            names, answers = self._outside.take()
+            names, answers = self._outside.poll()
             found = replace(found, remote_plugins=names, remote=answers)
         self._measured = found
         return measured.with_part(KATALYST_EVICTION.part, found)
@@ -203,7 +203,7 @@ class Katalyst(Runner):
             return []
         return [each.uid for each in facts if each.terms.native_memory_request_bytes is not None]
 
-    def take_due(self, now_ns: int) -> bool:
+    def poll_due(self, now_ns: int) -> bool:
         """Tell whether plugins outside have answered."""
         return self._outside is not None and self._outside.is_due()
 

@@ -231,11 +231,11 @@ class MemoryPlugin:
             raise CallFailed("UNAVAILABLE", str(error)) from error
 
     def _evict_pods(self, message: bytes) -> bytes:
-        self._pods.take(decode(PLUGIN_MESSAGES, "GetEvictPodsRequest", message)["active_pods"])
+        self._pods.replace(decode(PLUGIN_MESSAGES, "GetEvictPodsRequest", message)["active_pods"])
         return b""
 
     def _threshold_met(self, message: bytes) -> bytes:
-        self._pods.take(decode(PLUGIN_MESSAGES, "GetThresholdMetRequest", message)["active_pods"])
+        self._pods.replace(decode(PLUGIN_MESSAGES, "GetThresholdMetRequest", message)["active_pods"])
         found = served_threshold(self._seen(), self._state, self._settings)
         self._state = found.state
         if found.lacks is not None and found.lacks != self._lacks:
@@ -248,7 +248,7 @@ class MemoryPlugin:
         pods, scope = asked["active_pods"], asked["eviction_scope"]
         given = by_uid(self._pods.uids(pods), pods)
         if given.keys() - {each.uid for each in self._pods.state().pods}:
-            self._pods.take(pods)  # an agent that asks about pods which it did not name before
+            self._pods.replace(pods)  # an agent that asks about pods which it did not name before
         top, self._state = served_top(self._seen(), given, self._state, self._settings, scope, asked["topN"])
         if top.uids:
             log.info(
@@ -353,7 +353,7 @@ def serve_until_stopped(loop: Loop, node: ServedNode, server: GrpcServer) -> Non
     failed = 0
     due_ns = time.monotonic_ns() + NodeHistory.period_ns
     while not loop.stopping:
-        late_s = server.look(time.monotonic())
+        late_s = server.run_due(time.monotonic())
         loop.wait(min(due_ns, int(late_s * NS_PER_S)))
         now_ns = time.monotonic_ns()
         if loop.stopping or now_ns < due_ns:

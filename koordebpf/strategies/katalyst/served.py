@@ -60,7 +60,7 @@ def served_threshold(seen: Seen, state: ServedState, settings: ServedSettings) -
     Fires if: free memory < watermark, or the pressure of pods lasts, as the plugin inside judges; else if
               `StallEvict` fires.
     """
-    looked = SYSTEM_MEMORY.look(seen, state.system, settings.system)
+    looked = SYSTEM_MEMORY.judge(seen, state.system, settings.system)
     state = replace(state, system=looked.state)
     found = looked.threshold or _stalls(seen, settings.stall)
     return ServedThreshold(found, state, looked.lacks)

@@ -32,8 +32,8 @@ from koordebpf.strategies.katalyst.metrics import (
     KatalystMetrics,
     KatalystNames,
     KatalystNow,
+    record_round,
     reported_taints,
-    take_round,
 )
 from koordebpf.strategies.katalyst.settings import KatalystSettings
 from koordebpf.strategies.katalyst.values import KatalystFacts
@@ -136,7 +136,7 @@ class PodNotifier:
             self._ended.append((notice, "the disk has not taken the notices before it"))
             self.failed += 1
 
-    def take_ended(self) -> list[tuple[SoftNotice, str | None]]:
+    def drain_ended(self) -> list[tuple[SoftNotice, str | None]]:
         """Return the notices that ended since the last call, and why one failed; None: it was written."""
         ended = []
         while self._ended:
@@ -202,7 +202,7 @@ class KatalystSink:
             case RoundEnded(_, _, decision):
                 made = decision.strategies.get(KATALYST_EVICTION.name)
                 if isinstance(made, KatalystDecision):
-                    self._take(event, made)
+                    self._record(event, made)
             case OutcomeArrived(outcome, now_ns):
                 self._ended(outcome, now_ns)
             case NoticeEnded():
@@ -212,7 +212,7 @@ class KatalystSink:
         """Take what became of a decision beside evictions, before its round ends."""
         self._acted_ns = now_ns
         self._checks.acted(facts, now_ns)
-        self._take_facts(facts)
+        self._record_facts(facts)
 
     def checks(self) -> Sequence[HealthCheck]:
         """Return the manager's parts, plugins and sockets; from any thread."""
@@ -222,7 +222,7 @@ class KatalystSink:
         """Return the metrics; from any thread."""
         return self._metrics.families()
 
-    def _take(self, event: RoundEnded, made: KatalystDecision) -> None:
+    def _record(self, event: RoundEnded, made: KatalystDecision) -> None:
         view, metrics = event.view, self._metrics
         measured = KATALYST_EVICTION.measured_of(view)
         registered = measured.remote_plugins if measured else ()
@@ -267,7 +267,7 @@ class KatalystSink:
             for refused in requests.refused:
                 metrics.refused.add(refused.plugin, refused.code)
         if self._names is not None:
-            take_round(self._names, made, event.view, self._settings)
+            record_round(self._names, made, event.view, self._settings)
 
     def _count_released(self, event: RoundEnded, made: KatalystDecision) -> None:
         carried = event.decision.carried
@@ -288,7 +288,7 @@ class KatalystSink:
                 self._metrics.released.add(plugin, mode)
                 self._asked_by = {**dict(list(self._asked_by.items())[-_MOST_REMEMBERED:]), uid: plugin}
 
-    def _take_facts(self, facts: KatalystFacts) -> None:
+    def _record_facts(self, facts: KatalystFacts) -> None:
         judged: dict[tuple[str, str], int] = {}
         for each, count in facts.validations.items():
             key = ("rejected" if each.is_refused else "accepted", each.reason)

@@ -113,7 +113,7 @@ class MemoryQosRunner(StrategyRunner[MemoryQosMeasured, MemoryQosDecision]):
         super().__init__("memory QoS", MEMORY_QOS, MemoryQosDecision, collector.measure)
         self._protected_bytes: Mapping[str, Mapping[str, int]] = {}  # by file, then by Kubernetes QoS
 
-    def take(self, made: MemoryQosDecision, view: NodeView) -> Iterable[str]:
+    def act(self, made: MemoryQosDecision, view: NodeView) -> Iterable[str]:
         """Report what is protected."""
         self._protected_bytes = made.protected_bytes
         return made.problems

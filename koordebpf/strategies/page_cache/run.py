@@ -138,7 +138,7 @@ class PageCacheMetrics:
         self._per_s = 0.0
         self._failed = 0
 
-    def take(self, made: PageCacheDecision) -> None:
+    def record(self, made: PageCacheDecision) -> None:
         """Take over a decision."""
         self._pods, self._bytes, self._per_s = made.limited_pods, made.limited_bytes, made.refaults_per_s
         self._failed += made.failed
@@ -172,7 +172,7 @@ class PageCacheRunner(StrategyRunner[PageCacheMeasured, PageCacheDecision]):
         if made is None or made.skipped == "not_due":
             return
         self._collector.is_active = bool(made.limited_pods or made.refaults_per_s)
-        self._metrics.take(made)
+        self._metrics.record(made)
         said = "no support" if made.skipped else "limited" if made.limited_pods else "failed" if made.failed else ""
         if said != self._said and (said or self._said == "limited"):
             log.info("page cache: %s", made.reason)

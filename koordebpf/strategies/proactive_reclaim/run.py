@@ -172,7 +172,7 @@ class ReclaimMetrics:
         self._pods = 0
         self._whys: Counter[str] = Counter()  # pods by why so much is taken from them
 
-    def take(self, made: ReclaimDecision) -> None:
+    def record(self, made: ReclaimDecision) -> None:
         """Take over a decision."""
         self._hurt += len(made.hurt)
         self._held += made.held_by is not None
@@ -245,7 +245,7 @@ class ReclaimRunner(StrategyRunner[ReclaimMeasured, ReclaimDecision]):
 
     def measure(self, measured: Measured, *, is_sample: bool) -> Measured:
         """As `Runner.measure`. While the last jobs are not done nothing is measured: its stalls are theirs, too."""
-        self._take_done(measured.now_ns)
+        self._drain_done(measured.now_ns)
         return measured if self._waiting else super().measure(measured, is_sample=is_sample)
 
     def carry_out(self, decisions: Mapping[str, Decision[Any]], view: NodeView) -> None:
@@ -253,8 +253,8 @@ class ReclaimRunner(StrategyRunner[ReclaimMeasured, ReclaimDecision]):
         made = self.decided(decisions, view)
         if made is None or made.skipped == "not_due":
             return
-        self._say(made)
-        self._metrics.take(made)
+        self._report_decision(made)
+        self._metrics.record(made)
         for job in self._jobs(made, view.now_ns):
             if self._reclaimer is None:
                 self._count(job.change(WriteResult.DRY_RUN), job.size_bytes, view.now_ns)
@@ -300,7 +300,7 @@ class ReclaimRunner(StrategyRunner[ReclaimMeasured, ReclaimDecision]):
                 )
         return jobs
 
-    def _take_done(self, now_ns: int) -> None:
+    def _drain_done(self, now_ns: int) -> None:
         if self._reclaimer is None:
             return
         failures: list[str] = []
@@ -328,7 +328,7 @@ class ReclaimRunner(StrategyRunner[ReclaimMeasured, ReclaimDecision]):
                 said = f"{format_bytes(taken.size_bytes)} in {taken.jobs} steps"
                 self._report(replace(taken.last, detail=said, owner=PROACTIVE_RECLAIM.name))
 
-    def _say(self, made: ReclaimDecision) -> None:
+    def _report_decision(self, made: ReclaimDecision) -> None:
         reason = made.reason if made.skipped or made.held_by else ""
         if reason and reason != self._reason:
             log.info("proactive reclaim: %s", reason)

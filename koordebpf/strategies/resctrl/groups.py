@@ -90,16 +90,16 @@ class ResctrlGroups:
     def _make(self, name: str, now_ns: int) -> None:
         group = self._root / name
         if self._record.is_dry_run:
-            self._say(group, WriteResult.DRY_RUN, now_ns)
+            self._report_file(group, WriteResult.DRY_RUN, now_ns)
             return
         if not self._record.save({**self._made, name: 0}):
-            self._say(group, WriteResult.HELD, now_ns, "it could not be recorded")
+            self._report_file(group, WriteResult.HELD, now_ns, "it could not be recorded")
             return
         try:
             group.mkdir()
         except OSError as error:
             self._record.save(self._made)
-            self._say(group, WriteResult.REFUSED, now_ns, errno_name(error))
+            self._report_file(group, WriteResult.REFUSED, now_ns, errno_name(error))
             return
         self._made[name] = _inode(group)
         self._record.save(self._made)
@@ -114,7 +114,7 @@ class ResctrlGroups:
         except FileNotFoundError:
             pass
         except OSError as error:
-            self._say(group, WriteResult.REFUSED, now_ns, errno_name(error))
+            self._report_file(group, WriteResult.REFUSED, now_ns, errno_name(error))
             return
         else:
             self._report(FileChange(str(group), "made", "removed", WriteResult.WRITTEN, why, now_ns, owner=OWNER))
@@ -165,11 +165,11 @@ class ResctrlGroups:
 
     def _refused(self, tasks: Path, error: OSError, now_ns: int) -> None:
         if tasks.parent.is_dir():
-            self._say(tasks, WriteResult.REFUSED, now_ns, errno_name(error))
+            self._report_file(tasks, WriteResult.REFUSED, now_ns, errno_name(error))
         else:
-            self._say(tasks, WriteResult.GONE, now_ns, "the group is gone")
+            self._report_file(tasks, WriteResult.GONE, now_ns, "the group is gone")
 
-    def _say(self, file: Path, result: WriteResult, now_ns: int, detail: str = "") -> None:
+    def _report_file(self, file: Path, result: WriteResult, now_ns: int, detail: str = "") -> None:
         if (str(file), detail) in self._said:
             return
         self._said.add((str(file), detail))

@@ -231,7 +231,7 @@ class RdtResctrlRunner(StrategyRunner[ResctrlMeasured, ResctrlDecision]):
         if made is not None and made.skipped == GATE_OFF:
             self._groups.restore(view.now_ns)
 
-    def take(self, made: ResctrlDecision, view: NodeView) -> Iterable[str]:
+    def act(self, made: ResctrlDecision, view: NodeView) -> Iterable[str]:
         """Make, fill and remove groups."""
         self._groups.apply(made.groups, made.members, view.now_ns)
         return made.problems

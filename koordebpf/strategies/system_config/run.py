@@ -25,7 +25,7 @@ class SystemConfigRunner(StrategyRunner[SystemMeasured, SystemDecision]):
         spec = self._known.spec
         return SystemMeasured(spec.systemStrategy if spec is not None else None)
 
-    def take(self, made: SystemDecision, view: NodeView) -> Iterable[str]:
+    def act(self, made: SystemDecision, view: NodeView) -> Iterable[str]:
         """Return what of the NodeSLO cannot be used."""
         return made.problems
 

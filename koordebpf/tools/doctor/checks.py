@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.act.eviction_hook_settings import WebhookHook
-from koordebpf.act.writer.places import Original, Places, Unusable, look
+from koordebpf.act.writer.places import Original, Places, Unusable, read_held
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.cpu.owners import best_effort_root
@@ -178,7 +178,7 @@ def _read_quotas(watch: NodeWatch, run_dir: Path) -> Quotas | None:
 def _quota_and_period(places: Places, path: str, originals: dict[FileKey, Original]) -> tuple[int, int] | None:
     key = (path, CgroupFile.CPU_QUOTA)
     try:
-        held, period = look(places, key, 0), look(places, (path, CgroupFile.CPU_PERIOD), 0).value
+        held, period = read_held(places, key, 0), read_held(places, (path, CgroupFile.CPU_PERIOD), 0).value
     except Unusable:
         return None
     original = originals.get(key)

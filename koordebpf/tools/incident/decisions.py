@@ -186,8 +186,8 @@ def _latencies(
         wall_s=first.wall_ns / NS_PER_S,
     )
     for outcome in outcomes.values():
-        plan.note(outcome)
+        plan.add_outcome(outcome)
     for event in events:
         if event.kind == "MemoryReleased" and event.data["now_ns"] >= first.decided_ns:
-            plan.note_freed(event.data["entry"]["uid"], event.data["now_ns"])
+            plan.record_freed(event.data["entry"]["uid"], event.data["now_ns"])
     return steps_text(plan.record().latencies)

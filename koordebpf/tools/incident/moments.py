@@ -52,7 +52,7 @@ class Moments:
         self._before: _Totals | None = None
         self.found: list[Moment] = []
 
-    def take(self, each: ReadRound, decision: RecordedDecision) -> None:
+    def record(self, each: ReadRound, decision: RecordedDecision) -> None:
         """Take one round."""
         made = _moment(each, decision)
         now = _totals(each)

@@ -131,7 +131,7 @@ class Ledgers:
         self._kept: dict[int, LedgerView] = {}
         self._window_ns = 0
 
-    def take(self, wall_ns: int, ledger: LedgerView | None) -> None:
+    def record(self, wall_ns: int, ledger: LedgerView | None) -> None:
         """Take the ledger of one round; None: it has none."""
         if ledger is None or ledger.window_ns == 0:
             return
@@ -205,8 +205,8 @@ class _Read:
                 continue
             self.rounds += 1
             self.last = each.tick
-            self.moments.take(each, decision)
-            self.ledgers.take(each.wall_ns, each.tick.frame.measured.ledger)
+            self.moments.record(each, decision)
+            self.ledgers.record(each.wall_ns, each.tick.frame.measured.ledger)
             if each.is_decision:
                 self.carried.append((place, each.wall_ns, decision))
             if each.tick.frame.pods is not self._pods:

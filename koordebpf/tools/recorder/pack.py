@@ -34,7 +34,7 @@ class _Sent(io.RawIOBase):
         self._waiting += memoryview(data)  # type: ignore[arg-type]
         return memoryview(data).nbytes  # type: ignore[arg-type]
 
-    def taken(self) -> bytes:
+    def drain(self) -> bytes:
         taken, self._waiting = bytes(self._waiting), bytearray()
         return taken
 
@@ -55,8 +55,8 @@ def packed(folder: Path) -> Iterator[bytes]:
         for path in paths:
             with contextlib.suppress(FileNotFoundError, ConfigError):  # removed meanwhile, or no regular file
                 _add(archive, path, path.relative_to(folder).as_posix())
-            yield sent.taken()
-    yield sent.taken()
+            yield sent.drain()
+    yield sent.drain()
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:

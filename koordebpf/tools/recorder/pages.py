@@ -54,12 +54,12 @@ def audited(recording: Recording) -> tuple[AuditRecord, ...]:
     for outcome in outcomes:
         for plan in plans:
             if plan.decided_ns == outcome.decided_ns:
-                plan.note(outcome)
+                plan.add_outcome(outcome)
     for event in events:
         if event.kind == "MemoryReleased":
             for plan in plans:
                 if plan.decided_ns <= event.data["now_ns"]:
-                    plan.note_freed(event.data["entry"]["uid"], event.data["now_ns"])
+                    plan.record_freed(event.data["entry"]["uid"], event.data["now_ns"])
     return tuple(plan.record() for plan in plans)
 
 

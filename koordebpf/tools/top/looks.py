@@ -193,7 +193,7 @@ def looks(
                     node.measure()
                 else:
                     due_ns -= int(interval_s * NS_PER_S)
-                yield node.look(choice)
+                yield node.sample(choice)
                 if once:
                     return
         finally:
@@ -252,7 +252,7 @@ class _Node:
     def names(self, choice: Choice) -> list[str]:
         return self._shown.names(choice)
 
-    def look(self, choice: Choice) -> Look:
+    def sample(self, choice: Choice) -> Look:
         assert self._measured is not None  # `measure` came before
         known, measured = self._known, self._measured
         frame = frame_of(self._cluster, measured, feature_gates={}, executor="api")

@@ -67,11 +67,11 @@ def one_frame(watch: NodeWatch, interval_s: float, config: AgentConfig, beside: 
             watch.source.start(loop.wake)
         node = _Node(watch, config, loop, beside, stack)
         _wait(loop, time.monotonic_ns() + _LEARNED_NS, lambda: watch.source is None or node.knows_pods())
-        first = node.look()
+        first = node.sample()
         _wait(loop, time.monotonic_ns() + int(interval_s * NS_PER_S))
         if loop.stopping:
             return None
-        frame = node.frame(node.look())
+        frame = node.frame(node.sample())
         return OneFrame(replace(frame, states=node.states(first)), tuple(node.problems))
 
 
@@ -125,10 +125,10 @@ class _Node:
             return None
 
     def knows_pods(self) -> bool:
-        self._take_in()
+        self._drain_signals()
         return self._measuring.known.is_whole
 
-    def _take_in(self) -> None:
+    def _drain_signals(self) -> None:
         known = self._measuring.known
         self._watch.drain()
         self._cluster, is_news = self._watch.cluster()
@@ -136,8 +136,8 @@ class _Node:
             known.learn(self._cluster)
             self._watch.know_host_applications(known.host_applications)
 
-    def look(self) -> Measured:
-        self._take_in()
+    def sample(self) -> Measured:
+        self._drain_signals()
         now_ns = time.monotonic_ns()
         measured = self._measuring.history.measure(now_ns, self._measuring.known)
         if self._cpu:

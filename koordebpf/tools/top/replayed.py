@@ -100,7 +100,7 @@ class _Travel:
             raise ConfigError(str(self._recording.path), f"round {self._at + 1}", "cannot be read")
         page = _page(read, choice)
         trails = self._trail_to(self._at) if choice.detail is not None else Trails()
-        return Moment(page, choice, Around(trails=trails.by_name, note=self._note(read), replays=True))
+        return Moment(page, choice, Around(trails=trails.by_name, note=self._caption(read), replays=True))
 
     # What came before, of the rounds before; kept while the same round is shown.
     def _trail_to(self, at: int) -> Trails:
@@ -112,7 +112,7 @@ class _Travel:
             self._trails = (at, trails)
         return trails
 
-    def _note(self, read: ReadRound) -> str:
+    def _caption(self, read: ReadRound) -> str:
         words = [time_text(read.wall_ns), f"round {self._at + 1} of {len(self._recording)}"]
         decisions = self._recording.decisions
         if self._at in decisions:

@@ -77,17 +77,17 @@ def layout(width: int, longest_name: int) -> Layout:
     """
     columns = list(_COLUMNS)
     for heading in _GIVEN_UP:
-        if width - _taken(columns) >= _NAME:
+        if width - _width(columns) >= _NAME:
             break
         columns = [each for each in columns if each.heading != heading]
     name = min(max(longest_name, _NAME), _WIDEST_NAME)
     for each in _BESIDES:
-        if width - _taken([*columns, each]) >= name:
+        if width - _width([*columns, each]) >= name:
             columns.append(each)
-    return Layout(max(width - _taken(columns), 1), tuple(columns))
+    return Layout(max(width - _width(columns), 1), tuple(columns))
 
 
-def _taken(columns: Sequence[_Column]) -> int:
+def _width(columns: Sequence[_Column]) -> int:
     return sum(each.width + 1 for each in columns)
 
 

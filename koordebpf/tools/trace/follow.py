@@ -223,13 +223,13 @@ class _Trace:
         self._book.push((decode_stall(*each) for each in self._watch.signals.stalls()), self._name)
         now_ns = time.monotonic_ns()
         begin_ns, self._span_ns = self._span_ns, now_ns
-        pods = self._book.take()
+        pods = self._book.drain()
         return Summary(
             time=wall_time(now_ns, wall_clock_offset_ns()).isoformat(),
             seconds=(now_ns - begin_ns) / NS_PER_S,
             total_ns=sum(pod.total_ns for pod in pods),
             pods=pods,
-            ledger=self._charges.take(self._wanted.pods) if self._charges else None,
+            ledger=self._charges.drain(self._wanted.pods) if self._charges else None,
             losses=tuple(losses(self._watch.totals(), self._watch.undecodable)),
         )
 

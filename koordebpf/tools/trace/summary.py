@@ -66,8 +66,8 @@ class ChargeBook:
         for charge in self._history.news.charges:
             self._add(charge, now_ns)
 
-    def take(self, pods: Collection[str] = ()) -> LedgerView:
-        """Return what was charged since the last `take`, the largest first.
+    def drain(self, pods: Collection[str] = ()) -> LedgerView:
+        """Return what was charged since the last `drain`, the largest first.
 
         Args:
             pods: only what these stalled: name, namespace/name or uid; none: all.
@@ -160,8 +160,8 @@ class StallBook:
                     sums[cause] = _added(sums[cause], grown) if cause in sums else grown
         self._last = last
 
-    def take(self) -> tuple[PodStalls, ...]:
-        """Return what grew since the last `take`, the longest first."""
+    def drain(self) -> tuple[PodStalls, ...]:
+        """Return what grew since the last `drain`, the longest first."""
         sums, self._sums = self._sums, {}
         pods = [_pod_stalls(name, causes) for name, causes in sums.items()]
         return tuple(sorted(pods, key=lambda pod: (-pod.total_ns, pod.name)))

@@ -264,7 +264,7 @@ def lifetimes_in(recording: Recording) -> Lifetimes:
         for each in recording.rounds():
             frame = each.tick.frame
             uids = {pod.uid for pod in frame.pods}
-            found.look(frame.measured.now_ns, uids, {sent.uid for sent in frame.evictions})
+            found.observe(frame.measured.now_ns, uids, {sent.uid for sent in frame.evictions})
     return found
 
 
@@ -286,7 +286,7 @@ def _run(recording: Recording, run: Simulation, progress: Progress) -> TickFrame
     last = None
     with without_collector():
         for each in recording.rounds():
-            run.look(each.tick)
+            run.observe(each.tick)
             last = each.tick
             progress()
     if last is None:

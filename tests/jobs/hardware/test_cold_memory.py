@@ -124,5 +124,5 @@ def test_node_pods_and_containers_have_their_cold_memory_and_what_they_use_witho
 
 def test_a_node_that_has_more_cold_pages_than_it_used_a_moment_before_uses_none_of_them(tree: Make) -> None:
     root = tree({FILE: idle(cfei=1 << 20, dfei=0, cfui=0, dfui=0), "meminfo": MEMINFO})
-    found = ColdMemoryCollector(list, root, root / "meminfo").look(())
+    found = ColdMemoryCollector(list, root, root / "meminfo").measure(())
     assert found == {("node_memory_cold_page_size",): 1 << 20, ("node_memory_with_hot_page_usage",): 0}

@@ -13,7 +13,7 @@ from koordebpf.errors import CgroupGone, SupportError
 from koordebpf.jobs.hardware import cpi as cpi_module
 from koordebpf.jobs.hardware.cpi import MOST_FDS, CpiCollector
 from koordebpf.jobs.hardware.gpu import GpuCollector, usage
-from koordebpf.jobs.hardware.loop import BesideLoop, ContainerCgroup, containers_of
+from koordebpf.jobs.hardware.loop import ContainerCgroup, ThreadedCollector, containers_of
 from koordebpf.kernel.host.gpu import Gpu, GpuProcess
 from koordebpf.state.series.kinds import CONTAINER_CPI, SeriesKey
 from koordebpf.state.series.store import NodeSeries, node_series
@@ -74,7 +74,7 @@ class TestGpu:
         driver.found = tuple(GpuProcess(GPU, pid, 10, 1) for pid in (11, 21, 99))
 
         def of(*containers: ContainerCgroup) -> dict[str, float]:
-            found = collector.look(containers)
+            found = collector.measure(containers)
             return {key[1]: value for key, value in found.items() if key[0].startswith("container_gpu_core")}
 
         assert of(A, B) == {"a": 10.0, "b": 10.0}
@@ -94,13 +94,13 @@ class TestGpu:
         (tmp_path / A.path / "cgroup.procs").unlink()
         driver.found = (GpuProcess(GPU, 21, 10, 1),)
         gone = ContainerCgroup("x", "x", "none")
-        assert any(key[:2] == ("container_gpu_core_usage", "b") for key in collector.look([gone, A, B]))
+        assert any(key[:2] == ("container_gpu_core_usage", "b") for key in collector.measure([gone, A, B]))
         assert collector.prepare() == [A, B]
         collector.close()
         assert driver.closed == 1
 
 
-class Looks(BesideLoop[int]):
+class Looks(ThreadedCollector[int]):
     name, period_ns = "looks", NS_PER_S
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Looks(BesideLoop[int]):
     def prepare(self) -> int:
         return 7
 
-    def look(self, prepared: int) -> Mapping[SeriesKey, float]:
+    def measure(self, prepared: int) -> Mapping[SeriesKey, float]:
         self.looks += 1
         assert self.go.wait(10)
         if self.failure is not None:
@@ -136,7 +136,7 @@ def ended(looks: Looks) -> bool:
     return looks._thread is not None and not looks._thread.is_alive()
 
 
-class TestBesideLoop:
+class TestThreadedCollector:
     def test_a_look_that_waits_holds_up_nothing_and_no_other_begins(self):
         looks, into = Looks(), Series()
         for _ in range(3):

@@ -93,25 +93,25 @@ def test_a_report_is_made_each_minute(rig: Rig) -> None:
 
 
 def test_the_policy_of_the_object_sets_the_pace(rig: Rig) -> None:
-    rig.job.take_spec({"metricCollectPolicy": {"reportIntervalSeconds": 30}})
+    rig.job.set_spec({"metricCollectPolicy": {"reportIntervalSeconds": 30}})
     rig.run(100)
     assert len(rig.reports.all) == 4
     # One that is longer than consumers wait for does not make reports too old.
-    rig.job.take_spec({"metricCollectPolicy": {"reportIntervalSeconds": 3600}})
+    rig.job.set_spec({"metricCollectPolicy": {"reportIntervalSeconds": 3600}})
     rig.run(400)
     ages = [after.now_ns - before.now_ns for before, after in zip(rig.reports.all, rig.reports.all[1:], strict=False)]
     assert max(ages) == 120 * NS_PER_S
 
 
 def test_a_policy_that_cannot_be_used_leaves_the_last_good_one(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    rig.job.take_spec({"metricCollectPolicy": {"reportIntervalSeconds": 30}})
+    rig.job.set_spec({"metricCollectPolicy": {"reportIntervalSeconds": 30}})
     for _ in range(3):
-        rig.job.take_spec({"metricCollectPolicy": {"reportIntervalSeconds": 0}})
+        rig.job.set_spec({"metricCollectPolicy": {"reportIntervalSeconds": 0}})
     assert rig.job.policy.interval_ns == 30 * NS_PER_S
     assert rig.job.problem is not None
     assert "spec.metricCollectPolicy.reportIntervalSeconds: 0: must be seconds, more than 0" in rig.job.problem
     assert len(caplog.messages) == 1
-    rig.job.take_spec({"metricCollectPolicy": {"reportIntervalSeconds": 45}})
+    rig.job.set_spec({"metricCollectPolicy": {"reportIntervalSeconds": 45}})
     assert (rig.job.policy.interval_ns, rig.job.problem) == (45 * NS_PER_S, None)
 
 

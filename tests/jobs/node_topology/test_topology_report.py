@@ -20,7 +20,7 @@ from koordebpf.jobs.node_topology.report import (
     Processor,
     Report,
     TopologyInput,
-    take_by_topology,
+    choose_by_topology,
     topology_policy,
     topology_report,
 )
@@ -131,7 +131,7 @@ def test_a_reservation_by_number_gets_the_cpus_that_kubelet_would_choose() -> No
     [(0, ()), (1, (0,)), (2, (0, 1)), (3, (0, 1, 2)), (4, (0, 1, 2, 3)), (5, (0, 1, 2, 3, 4)), (8, tuple(range(8)))],
 )
 def test_whole_sockets_come_before_whole_cores_and_these_before_single_cpus(count: int, cpus: tuple[int, ...]) -> None:
-    assert take_by_topology(PROCESSORS, count) == cpus
+    assert choose_by_topology(PROCESSORS, count) == cpus
 
 
 @pytest.mark.parametrize(

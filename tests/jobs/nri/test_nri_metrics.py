@@ -58,8 +58,8 @@ def test_problems_wait_to_be_logged_within_a_bound_and_once():
     for number in range(1000):
         counts.failed(f"pod {number}")
         counts.failed("the same")
-    found = counts.take_problems()
+    found = counts.drain_problems()
     assert len(found) <= 64
     assert found.count("the same") == 1
     assert counts.errors == 2000
-    assert counts.take_problems() == ()
+    assert counts.drain_problems() == ()

@@ -60,12 +60,12 @@ def test_a_file_that_was_cut_is_set_aside_and_the_others_are_read(path, cut):
     folder = CheckpointFolder(path)
     folder.save("good", content())
     (path / "bad").write_bytes(content()[:cut])
-    found = folder.take(frozenset(("good", "bad")))
+    found = folder.load(frozenset(("good", "bad")))
     assert list(found.checkpoints) == ["good"]
     (problem,) = found.problems
     assert str(path / "bad") in problem
     assert {each.name for each in path.iterdir()} == {"good", "bad.corrupt"}
-    folder.take(frozenset(("good", "bad")))
+    folder.load(frozenset(("good", "bad")))
     assert {each.name for each in path.iterdir()} == {"good"}
 
 
@@ -74,7 +74,7 @@ def test_files_of_unknown_uids_and_unfinished_ones_are_removed(path):
     for uid in ("a", "b"):
         folder.save(uid, content())
     (path / "a.tmp").write_bytes(b"{")
-    folder.take(frozenset(("a",)))
+    folder.load(frozenset(("a",)))
     assert [each.name for each in path.iterdir()] == ["a"]
 
 
@@ -84,9 +84,9 @@ def test_of_more_files_than_any_node_has_pods_so_many_are_looked_at_each_time(pa
     for number in range(5):
         folder.save(f"u{number}", content())
     assert len(kept(path, *(f"u{number}" for number in range(5))).checkpoints) == 3
-    folder.take(frozenset())
+    folder.load(frozenset())
     assert len(list(path.iterdir())) == 2
-    folder.take(frozenset())
+    folder.load(frozenset())
     assert not any(path.iterdir())
 
 

@@ -235,7 +235,7 @@ def test_a_corrupt_file_costs_only_its_own_model(folder, caplog):
 
 def test_a_disk_that_hangs_is_not_waited_for(folder, caplog, monkeypatch):
     answer = threading.Event()
-    monkeypatch.setattr(CheckpointFolder, "take", lambda _self, _wanted: answer.wait(60) and Found({}))
+    monkeypatch.setattr(CheckpointFolder, "load", lambda _self, _wanted: answer.wait(60) and Found({}))
     node = Minutes(folder, pod("a"))
     node.use = {"a": (1.0, GIB)}
     monkeypatch.setattr(node, "until", lambda _is_true: None)

@@ -57,7 +57,7 @@ class Memory:
         self.held = {POD: 100, CONTAINER: 60, APPLICATION: 30}
         self.cached = {POD: 150, CONTAINER: 90, APPLICATION: 40}
 
-    def look(self, t_ns: int) -> bool:
+    def refresh(self, t_ns: int) -> bool:
         return self.is_recent
 
     def watch(self, groups: Mapping[int, UsageGroup]) -> None:
@@ -74,7 +74,7 @@ class Rig:
         monkeypatch.setattr(module, "GroupMemory", lambda *_, **__: self.memory)
         monkeypatch.setattr(module, "WholeNode", lambda *_: node)
         made: Any = UsageCollector(SimpleNamespace(node_path=""), None, None, (), dict)  # type: ignore[arg-type]
-        made.groups = SimpleNamespace(by_id=GROUPS, parts=(POD, APPLICATION), best_effort=BE, look=lambda _: True)
+        made.groups = SimpleNamespace(by_id=GROUPS, parts=(POD, APPLICATION), best_effort=BE, refresh=lambda _: True)
         self.collector: UsageCollector = made
 
     def round(
@@ -194,6 +194,6 @@ def test_of_two_best_effort_directories_the_one_with_pods_is_measured():
     index.add(6, 5, "kubepods-besteffort-poda.slice")
     scope: Any = SimpleNamespace(node_path="", root_id=1, hierarchy=None)
     groups = UsageGroups(scope, index)
-    assert groups.look({})
+    assert groups.refresh({})
     assert groups.best_effort == 5
     assert groups.by_id[5].path == "kubepods.slice/kubepods-besteffort.slice"

@@ -66,13 +66,13 @@ def pages(found: dict[int, int]) -> dict[int, int]:
 def test_each_has_what_is_below_it_without_page_cache_and_an_application_all_that_is_charged(rig: Rig):
     rig.scanned(7, 20)
     memory = rig.memory()
-    assert not memory.look(0)  # nothing was measured yet
+    assert not memory.refresh(0)  # nothing was measured yet
     rig.measure()
-    assert memory.look(NS_PER_S)
+    assert memory.refresh(NS_PER_S)
     assert pages(memory.held) == {rig.pod: 30, rig.one: 10, rig.two: 20}
     assert pages(memory.cached) == {rig.pod: 50, rig.one: 20, rig.two: 30}
     without = rig.memory(with_page_cache=False)
-    without.look(NS_PER_S)
+    without.refresh(NS_PER_S)
     assert without.cached == {}
 
 
@@ -86,7 +86,7 @@ def test_a_pod_of_one_container_has_its_own_memory_and_that(rig: Rig):
     ]
     rig.measure()
     memory = rig.memory()
-    memory.look(0)
+    memory.refresh(0)
     assert pages(memory.held) == {pod: 6}
 
 
@@ -94,30 +94,30 @@ def test_a_measurement_counts_for_ten_seconds(rig: Rig):
     rig.scanned(7, 20)
     rig.measure()
     memory = rig.memory()
-    assert memory.look(5 * NS_PER_S)
-    assert memory.look(5 * NS_PER_S + OUTDATED_NS - 1)
-    assert not memory.look(5 * NS_PER_S + OUTDATED_NS + 1)
+    assert memory.refresh(5 * NS_PER_S)
+    assert memory.refresh(5 * NS_PER_S + OUTDATED_NS - 1)
+    assert not memory.refresh(5 * NS_PER_S + OUTDATED_NS + 1)
     rig.measure()
-    assert memory.look(5 * NS_PER_S + OUTDATED_NS + 2)
+    assert memory.refresh(5 * NS_PER_S + OUTDATED_NS + 2)
 
 
 def test_another_scan_and_other_groups_are_taken_over(rig: Rig):
     rig.scanned(7, 20)
     rig.measure()
     memory = rig.memory()
-    memory.look(0)
+    memory.refresh(0)
     rig.scanned(9, 20)
     rig.measure()
-    memory.look(NS_PER_S)
+    memory.refresh(NS_PER_S)
     assert pages(memory.held)[rig.one] == 12
     memory.watch({rig.one: rig.groups[rig.one]})
     rig.measure()
-    memory.look(2 * NS_PER_S)
+    memory.refresh(2 * NS_PER_S)
     assert pages(memory.held) == {rig.one: 12}
     assert rig.signals.scans is not None
     del rig.signals.scans[3]
     rig.measure()
-    memory.look(3 * NS_PER_S)
+    memory.refresh(3 * NS_PER_S)
     assert memory.held == {}
 
 
@@ -129,13 +129,13 @@ def test_without_a_scan_containers_are_read_in_turn_and_keep_what_they_had(rig: 
     memory = rig.memory()
     rig.measure()
     for second in range(2):
-        assert memory.look(second * NS_PER_S)
+        assert memory.refresh(second * NS_PER_S)
     assert memory.held == {rig.pod: 125, rig.one: 35, rig.two: 130}
     assert memory.cached == {rig.pod: 195, rig.one: 42, rig.two: 200}
     rig.hold(rig.path("web", "a"), 900, 90, 20, 3, 4, 5)
     for second in range(2, 4):
         rig.measure()
-        memory.look(second * NS_PER_S)
+        memory.refresh(second * NS_PER_S)
     assert (memory.held[rig.one], memory.held[rig.two]) == (115, 130)
     memory.close()
 
@@ -146,12 +146,12 @@ def test_one_that_cannot_be_read_is_left_out(rig: Rig, text: str | None):
     path.unlink() if text is None else path.write_text(text)
     memory = rig.memory()
     rig.measure()
-    memory.look(0)
+    memory.refresh(0)
     assert rig.one not in memory.held
     assert rig.two in memory.held
     memory.watch({})
     rig.measure()
-    memory.look(NS_PER_S)
+    memory.refresh(NS_PER_S)
     assert memory.held == {}
     memory.close()
 
@@ -162,10 +162,10 @@ def test_groups_are_pods_named_containers_and_applications_that_are_there(rig: R
     system = rig.make("system")
     scope = NodeScope("machine", rig.watch.scope.hierarchy, rig.root, rig.ids[""])
     groups = UsageGroups(scope, rig.watch.index)
-    assert groups.look({"system": "nginx", "gone": "none"})
+    assert groups.refresh({"system": "nginx", "gone": "none"})
     assert {(each.kind, group) for group, each in groups.by_id.items()} == {
         ("pod", rig.pod), ("container", rig.one), ("host_application", system),
     }  # fmt: skip
     assert set(groups.parts) == {rig.pod, system}
-    assert not groups.look({"system": "nginx", "gone": "none"})
-    assert groups.look({})
+    assert not groups.refresh({"system": "nginx", "gone": "none"})
+    assert groups.refresh({})

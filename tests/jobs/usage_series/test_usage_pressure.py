@@ -89,7 +89,7 @@ class Reader:
 def collector(reader: Reader, groups: list[UsageGroup]) -> PressureCollector:
     made: Any = PressureCollector.__new__(PressureCollector)
     made.__init__(None, None, reader)
-    made._groups = SimpleNamespace(by_id={each.cgroup_id: each for each in groups}, look=lambda _: True)
+    made._groups = SimpleNamespace(by_id={each.cgroup_id: each for each in groups}, refresh=lambda _: True)
     return made
 
 

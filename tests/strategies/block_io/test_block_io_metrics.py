@@ -14,6 +14,6 @@ def test_cgroups_with_limits_are_counted() -> None:
     files = (("a", CgroupFile.IO_READ_BPS), ("a", CgroupFile.IO_WRITE_BPS), ("b", CgroupFile.IO_READ_BPS))
     writes = tuple(CgroupWrite(path, file, None) for path, file in files)
     for wanted, count in ((writes, 2), ((), 0)):
-        metrics.take(BlockIODecision(state=Empty(), reason="", writes=wanted))
+        metrics.record(BlockIODecision(state=Empty(), reason="", writes=wanted))
         (family,) = metrics.families()
         assert [(each.name, each.value) for each in family.samples] == [("koordebpf_block_io_cgroups", count)]

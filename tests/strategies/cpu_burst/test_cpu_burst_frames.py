@@ -43,7 +43,7 @@ def wanted(plan: NodePlan) -> dict[Any, Any]:
     """Return what the writer makes of all strategies together."""
     states = Wanted()
     for name, each in plan.strategies.items():
-        states.take(DesiredState(each.reason, each.writes, each.sysctls), name)
+        states.replace(DesiredState(each.reason, each.writes, each.sysctls), name)
     return dict(states.values)
 
 
@@ -82,6 +82,6 @@ def test_a_burst_leaves_room_for_the_quota_that_cpu_normalization_is_about_to_wr
 def test_what_a_burst_wants_is_never_above_another_limit() -> None:
     plan = decided(BurstNode().frame(pod(container())))
     states = Wanted()
-    states.take(DesiredState("", plan.strategies["cpuBurst"].writes), "cpuBurst")
-    states.take(DesiredState("", (CgroupWrite(ONE, QUOTA, 50_000),)), "ladder")
+    states.replace(DesiredState("", plan.strategies["cpuBurst"].writes), "cpuBurst")
+    states.replace(DesiredState("", (CgroupWrite(ONE, QUOTA, 50_000),)), "ladder")
     assert states.values[ONE, QUOTA] == 50_000

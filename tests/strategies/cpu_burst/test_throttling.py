@@ -140,7 +140,7 @@ def test_where_the_kernel_does_not_say_it_the_thread_reads_and_wakes_the_loop(tr
         watch.watched = quotas(*PATHS[:1])
         watch.start()
         until(lambda: watch.reads >= 2, "looks")
-        assert not watch.take()
+        assert not watch.poll()
         tree.throttle(PATHS[0], 1)
         until(lambda: woken, "a wake")
-        assert [watch.take(), watch.take()] == [True, False]
+        assert [watch.poll(), watch.poll()] == [True, False]

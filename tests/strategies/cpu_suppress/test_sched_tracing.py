@@ -104,7 +104,7 @@ class Rig:
         """Look when it is due, after so much of the CPUs was taken; return in how many seconds the next look is due."""
         since_ns, self.now_ns = self.tracing.due_ns - self.now_ns, self.tracing.due_ns
         self.programs.take(ratio, since_ns)
-        self.tracing.look(self.now_ns)
+        self.tracing.poll(self.now_ns)
         return (self.tracing.due_ns - self.now_ns) / NS_PER_S
 
 
@@ -124,7 +124,7 @@ class TestPace:
 
     def test_before_it_is_due_nothing_is_counted(self, rig: Rig) -> None:
         rig.programs.take(1, NS_PER_S)
-        rig.tracing.look(rig.tracing.due_ns - 1)
+        rig.tracing.poll(rig.tracing.due_ns - 1)
         assert (rig.programs.shift, rig.metrics.cost_ratio) == (4, None)
 
     def test_above_its_budget_it_looks_at_less_and_rests_for_a_minute_at_the_end(

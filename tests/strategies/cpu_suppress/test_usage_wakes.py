@@ -44,7 +44,7 @@ class Cpus:
         self.used: BurstLook | None = AS_LEFT
         self.looks = 0
 
-    def look(self, _now_ns: int) -> BurstLook | None:
+    def sample_burst(self, _now_ns: int) -> BurstLook | None:
         self.looks += 1
         return self.used
 
@@ -56,10 +56,10 @@ class Waits:
         self.looks: list[Callable[[int], int]] = []
         self.wakes = 0
 
-    def look_again(self, look: Callable[[int], int]) -> None:
+    def set_timer(self, look: Callable[[int], int]) -> None:
         self.looks.append(look)
 
-    def stop_looking(self, look: Callable[[int], int]) -> None:
+    def stop_timer(self, look: Callable[[int], int]) -> None:
         self.looks.remove(look)
 
     def wake(self) -> None:
@@ -89,7 +89,7 @@ class Rig:
     def why(self, after_ms: int = 0) -> str | None:
         """Return why a round is worth it after so long."""
         self.now_ns += after_ms * NS_PER_MS
-        return self.wake.look(self.now_ns)
+        return self.wake.poll(self.now_ns)
 
     @property
     def due_ms(self) -> int | None:

@@ -13,7 +13,7 @@ from koordebpf.slo.katalyst import QOS_LEVEL, SOFT_NOTICE, cnr_taints_of
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cnr import Cnr, CnrZone
 from koordebpf.state.pods.requests import NET_BANDWIDTH, RECLAIMED_CPU, RECLAIMED_MEMORY
-from koordebpf.strategies.katalyst.inner import INNER, InnerSettings, choose_inside, look_inside
+from koordebpf.strategies.katalyst.inner import INNER, InnerSettings, choose_inside, judge_inside
 from koordebpf.strategies.katalyst.plugin import Seen, katalyst_pods
 from koordebpf.strategies.katalyst.plugins.cnr import (
     NETWORK,
@@ -62,7 +62,7 @@ class TestNumaZones:
 
     def test_the_largest_pod_of_the_zone_that_is_short_is_chosen(self) -> None:
         here = seen(kpod("a"), kpod("b"), kpod("c"), kpod("online", "shared_cores"), cnr=self.CNR)
-        found = RECLAIMED_NUMA.look(here, NONE, USUAL).threshold
+        found = RECLAIMED_NUMA.judge(here, NONE, USUAL).threshold
         assert found == Threshold("hard", f"zone1|{RECLAIMED_CPU}", 5000, 5500, "greater_than")
         top, _ = RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 1)
         assert top == TopPods(("u-b",), 60)
@@ -70,7 +70,7 @@ class TestNumaZones:
     def test_a_pod_that_is_bound_counts_there_until_the_cnr_knows_it(self) -> None:
         pods = [kpod("b"), kpod("new", requests={RECLAIMED_CPU: "9000"}, numa="0")]
         here = seen(*pods, cnr=self.CNR)
-        found = RECLAIMED_NUMA.look(here, NONE, USUAL).threshold
+        found = RECLAIMED_NUMA.judge(here, NONE, USUAL).threshold
         assert found is not None
         assert (found.scope, found.observed) == (f"zone0|{RECLAIMED_CPU}", 9000)
         assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 1)[0].uids == ("u-new",)
@@ -79,20 +79,20 @@ class TestNumaZones:
         cnr = Cnr(numa=(CnrZone("0", {RECLAIMED_CPU: 1000}, {of("large"): {RECLAIMED_CPU: 4900}}),))
         claims = [kpod(f"claims-{number}", requests={RECLAIMED_CPU: "4800"}, numa="0") for number in range(3)]
         here = seen(kpod("large"), *claims, cnr=cnr)
-        found = RECLAIMED_NUMA.look(here, NONE, USUAL).threshold
+        found = RECLAIMED_NUMA.judge(here, NONE, USUAL).threshold
         assert found is not None
         assert found.observed == 4900 + 3 * 4800
         assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 0)[0].uids == ("u-claims-0", "u-claims-1", "u-claims-2")
         # Where it is short without them, the largest of all is chosen, and what they claim counts for themselves.
         short = Cnr(numa=(CnrZone("0", {RECLAIMED_CPU: 900}, {of("large"): {RECLAIMED_CPU: 4600}}),))
         here = seen(kpod("large"), *claims, cnr=short)
-        assert RECLAIMED_NUMA.look(here, NONE, USUAL).threshold.observed == 4600
+        assert RECLAIMED_NUMA.judge(here, NONE, USUAL).threshold.observed == 4600
         assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 1)[0].uids == ("u-claims-0",)
 
     def test_a_zone_that_is_short_without_them_comes_before_one_that_is_short_by_them(self) -> None:
         claims = [kpod(f"claims-{number}", requests={RECLAIMED_CPU: "4800"}, numa="0") for number in range(3)]
         here = seen(kpod("b"), kpod("c"), *claims, cnr=self.CNR)
-        found = RECLAIMED_NUMA.look(here, NONE, USUAL).threshold
+        found = RECLAIMED_NUMA.judge(here, NONE, USUAL).threshold
         assert found is not None
         assert found.scope == f"zone1|{RECLAIMED_CPU}"
         assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 1)[0].uids == ("u-b",)
@@ -100,20 +100,20 @@ class TestNumaZones:
     @pytest.mark.parametrize("numa", ["7", "", "zone0", '{"0": 1}'])
     def test_a_binding_to_no_zone_counts_nowhere(self, numa: str) -> None:
         here = seen(kpod("new", requests={RECLAIMED_CPU: "900000"}, numa=numa), cnr=self.CNR)
-        assert RECLAIMED_NUMA.look(here, NONE, USUAL).threshold is None
+        assert RECLAIMED_NUMA.judge(here, NONE, USUAL).threshold is None
 
     def test_a_pod_of_another_level_is_neither_counted_nor_chosen(self) -> None:
         here = seen(kpod("b", "shared_cores"), kpod("c"), cnr=self.CNR)
-        assert RECLAIMED_NUMA.look(here, NONE, USUAL).threshold is None
+        assert RECLAIMED_NUMA.judge(here, NONE, USUAL).threshold is None
 
     def test_another_pod_of_the_same_name_is_not_the_one_that_the_cnr_knows(self) -> None:
         again = kpod("b")
         again = replace(again, pod=replace(again.pod, metadata=replace(again.pod.metadata, uid="u-later")))
-        assert RECLAIMED_NUMA.look(seen(again, kpod("c"), cnr=self.CNR), NONE, USUAL).threshold is None
+        assert RECLAIMED_NUMA.judge(seen(again, kpod("c"), cnr=self.CNR), NONE, USUAL).threshold is None
 
     def test_a_zone_of_which_nothing_is_known_leaves_the_node_unjudged(self) -> None:
         zones = (*self.CNR.numa, CnrZone("2"), CnrZone("3"))
-        found = RECLAIMED_NUMA.look(seen(kpod("b"), kpod("c"), cnr=Cnr(numa=zones)), NONE, USUAL)
+        found = RECLAIMED_NUMA.judge(seen(kpod("b"), kpod("c"), cnr=Cnr(numa=zones)), NONE, USUAL)
         assert found.threshold is None
         assert found.lacks == "the CustomNodeResource has no allocatable resources of NUMA zone 2, 3"
         assert RECLAIMED_NUMA.top_pods(seen(kpod("b"), cnr=Cnr(numa=zones)), NONE, USUAL, 1)[0].uids == ()
@@ -127,15 +127,15 @@ class TestNumaZones:
     )
     def test_what_a_node_lacks_is_said(self, cnr: Cnr | None, lacks: str) -> None:
         here = seen(kpod("b"), cnr=cnr)
-        assert RECLAIMED_NUMA.look(here, NONE, USUAL).lacks == lacks
+        assert RECLAIMED_NUMA.judge(here, NONE, USUAL).lacks == lacks
         assert RECLAIMED_NUMA.top_pods(here, NONE, USUAL, 1)[0].uids == ()
-        off = RECLAIMED_NUMA.look(here, NONE, ReclaimedSettings(is_on=False))
+        off = RECLAIMED_NUMA.judge(here, NONE, ReclaimedSettings(is_on=False))
         assert (off.lacks, off.threshold) == (None, None)
 
     def test_a_hard_threshold_of_one_zone_comes_before_a_soft_one_of_another(self) -> None:
         settings = ReclaimedSettings(soft_cpu_factor=1.5, tolerance_ns=30 * NS_PER_S)
         here = seen(kpod("a"), kpod("b"), kpod("c"), cnr=self.CNR)
-        found = RECLAIMED_NUMA.look(here, NONE, settings).threshold
+        found = RECLAIMED_NUMA.judge(here, NONE, settings).threshold
         assert found is not None
         assert (found.met, found.scope, found.grace_s) == ("hard", f"zone1|{RECLAIMED_CPU}", 30)
 
@@ -144,7 +144,7 @@ class TestNumaZones:
         here = seen(kpod("b", notice="true"), kpod("c"), cnr=self.CNR)
         named = replace(self.CNR.numa[1], allocations={of("b"): {RECLAIMED_CPU: 2000}, of("c"): {RECLAIMED_CPU: 900}})
         here = replace(here, measured=KatalystMeasured(cnr=Cnr(numa=(named,))))
-        found = RECLAIMED_NUMA.look(here, NONE, settings).threshold
+        found = RECLAIMED_NUMA.judge(here, NONE, settings).threshold
         assert found is not None
         assert found.met == "soft"
         assert RECLAIMED_NUMA.top_pods(here, NONE, settings, 0)[0].uids == ("u-b",)
@@ -165,7 +165,7 @@ class TestNics:
     CNR = Cnr(nics=(replace(HEALTHY, allocatable={NET_BANDWIDTH: 0}),))
 
     def evicted(self, state: NetworkState, at_s: float, *pods: PodAndMeasure, settings=ON, **measured: object):
-        found = NETWORK.look(seen(*pods, at_s=at_s, **measured), state, settings)
+        found = NETWORK.judge(seen(*pods, at_s=at_s, **measured), state, settings)
         return found.state, found.evict
 
     def test_pods_of_a_nic_without_bandwidth_are_evicted_softly_after_the_tolerance(self) -> None:
@@ -224,9 +224,9 @@ class TestNics:
         ],
     )
     def test_what_a_node_lacks_is_said_and_its_clocks_end(self, cnr: Cnr | None, lacks: str) -> None:
-        found = NETWORK.look(seen(kpod("a"), cnr=cnr), NetworkState({"eth0": 0}), self.ON)
+        found = NETWORK.judge(seen(kpod("a"), cnr=cnr), NetworkState({"eth0": 0}), self.ON)
         assert (found.lacks, found.state, found.evict) == (lacks, NetworkState(), ())
-        off = NETWORK.look(seen(kpod("a"), cnr=cnr), NetworkState({"eth0": 0}), NetworkSettings())
+        off = NETWORK.judge(seen(kpod("a"), cnr=cnr), NetworkState({"eth0": 0}), NetworkSettings())
         assert (off.lacks, off.state) == (None, NetworkState())
 
     def test_the_grace_period_of_the_plugin_is_that_of_the_soft_eviction(self) -> None:
@@ -243,13 +243,13 @@ def test_both_are_plugins_inside_and_a_frame_keeps_what_they_judge() -> None:
     assert msgspec.json.decode(msgspec.json.encode(measured), type=KatalystMeasured) == measured
     here = replace(seen(kpod("b"), kpod("c")), measured=measured)
     settings = InnerSettings(network=NetworkSettings(is_on=True, tolerance_ns=0))
-    answers, states = look_inside(here, {}, settings, lambda _: True)
+    answers, states = judge_inside(here, {}, settings, lambda _: True)
     by_name = {each.plugin: each for each in answers}
     assert by_name[RECLAIMED_NUMA.name].threshold is not None
     assert by_name[NETWORK.name].problem is None
     # As a frame has what they remember.
     states = json.loads(msgspec.json.encode(states))
-    again, _ = look_inside(here, states, settings, lambda _: True)
+    again, _ = judge_inside(here, states, settings, lambda _: True)
     assert again == answers
     clocks = {RECLAIMED_NUMA.name: MetSince(NOW_NS)}
     chosen, _ = choose_inside(answers, clocks, here, states, settings)

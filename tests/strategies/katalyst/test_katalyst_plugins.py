@@ -120,14 +120,14 @@ class TestNumaMemory:
         if is_read_twice:
             flood = replace(flood, inactive_file_pages=0, active_file_pages=flood.inactive_file_pages)
         for _ in range(20):
-            found = NUMA_MEMORY.look(seen(kpod("a"), numa=(flood,)), state, NumaMemorySettings())
+            found = NUMA_MEMORY.judge(seen(kpod("a"), numa=(flood,)), state, NumaMemorySettings())
             state = found.state
             assert found.threshold is None
 
     def test_the_victim_is_of_the_node_that_is_short(self) -> None:
         nodes = (numa(20, pods={"far": 9 * GIB}), numa(0.1, cache=0, node=1, pods={"near": GIB, "tiny": MIB}))
         here = seen(kpod("far"), kpod("near"), kpod("tiny"), numa=nodes)
-        found = NUMA_MEMORY.look(here, NumaMemoryState(), NumaMemorySettings())
+        found = NUMA_MEMORY.judge(here, NumaMemoryState(), NumaMemorySettings())
         assert found.threshold is not None
         top, _ = NUMA_MEMORY.top_pods(here, found.state, NumaMemorySettings(), 1)
         assert top.uids == ("near",)
@@ -135,20 +135,20 @@ class TestNumaMemory:
 
     def test_a_round_ahead_of_its_time_counts_none(self) -> None:
         early = replace(seen(kpod("a"), numa=(numa(0.1, cache=0),)), is_regular=False)
-        found = NUMA_MEMORY.look(early, NumaMemoryState(), NumaMemorySettings())
+        found = NUMA_MEMORY.judge(early, NumaMemoryState(), NumaMemorySettings())
         assert found.threshold is None
         assert found.state.nodes == {"0": NodeTimes()}
 
     def test_what_is_below_the_lowest_watermark_waits_for_no_round(self) -> None:
         zones = (numa(1, node=0), numa(3, node=1))
         early = replace(seen(kpod("a"), numa=zones), is_regular=False, pressing=(NUMA_MEMORY.name,))
-        found = NUMA_MEMORY.look(early, NumaMemoryState(), self.ALONE)
+        found = NUMA_MEMORY.judge(early, NumaMemoryState(), self.ALONE)
         assert found.threshold is not None
         # AND the other node, which is below its low one, is not counted early
         assert found.state.nodes == {"0": NodeTimes(11, "reclaimed", True), "1": NodeTimes()}
 
     def test_what_was_not_measured_is_said(self) -> None:
-        found = NUMA_MEMORY.look(seen(kpod("a")), NumaMemoryState(), NumaMemorySettings())
+        found = NUMA_MEMORY.judge(seen(kpod("a")), NumaMemoryState(), NumaMemorySettings())
         assert found.lacks == "the memory of NUMA nodes was not measured"
 
 
@@ -160,7 +160,7 @@ class TestSystemPressure:
         of_pods = {f"online-{number}": each for number, each in enumerate(shares)}
         system = SystemMemory(64 * GIB, 32 * GIB, 32 * GIB, 10, pressure, pods_pressure={**of_pods, "batch": 90})
         here = seen(*pods, kpod("batch", anon=100), at_s=at_s, system=system)
-        return here, SYSTEM_MEMORY.look(here, state, self.SETTINGS)
+        return here, SYSTEM_MEMORY.judge(here, state, self.SETTINGS)
 
     def test_reclaimed_pods_go_after_15_s_and_every_pod_after_45(self) -> None:
         state, first = SystemMemoryState(), {}
@@ -186,10 +186,10 @@ class TestSystemPressure:
 
     def test_where_the_pressure_of_pods_is_not_known_that_is_said(self) -> None:
         system = SystemMemory(64 * GIB, 32 * GIB, 32 * GIB, 10, 20)
-        found = SYSTEM_MEMORY.look(seen(kpod("online"), system=system), SystemMemoryState(), self.SETTINGS)
+        found = SYSTEM_MEMORY.judge(seen(kpod("online"), system=system), SystemMemoryState(), self.SETTINGS)
         assert found.lacks == "the pressure of pods was not measured"
         calm = replace(system, pressure=14.9)
-        assert SYSTEM_MEMORY.look(seen(kpod("online"), system=calm), SystemMemoryState(), self.SETTINGS).lacks is None
+        assert SYSTEM_MEMORY.judge(seen(kpod("online"), system=calm), SystemMemoryState(), self.SETTINGS).lacks is None
 
     def test_a_pause_starts_the_clock_again(self) -> None:
         _, found = self.look(0, SystemMemoryState(), pressure=20, shares=(6, 6, 6))
@@ -212,12 +212,12 @@ def test_a_reclaimed_pod_of_higher_priority_is_evicted_before_any_other() -> Non
 def test_reclaimed_pods_that_request_too_much_are_a_hard_threshold() -> None:
     pods = [kpod("few", requests={RECLAIMED_CPU: "1000"}), kpod("many", requests={RECLAIMED_CPU: "9001"})]
     here = seen(*pods, kpod("online", "shared_cores"), cnr=Cnr({RECLAIMED_CPU: 2000}))
-    found = RECLAIMED.look(here, Empty(), ReclaimedSettings())
+    found = RECLAIMED.judge(here, Empty(), ReclaimedSettings())
     assert found.threshold is not None
     assert (found.threshold.scope, found.threshold.value, found.threshold.observed) == (RECLAIMED_CPU, 10000, 10001)
     top, _ = RECLAIMED.top_pods(here, Empty(), ReclaimedSettings(), 1)
     assert (top.uids, top.grace_s) == (("many",), 60)
-    without = RECLAIMED.look(seen(*pods), Empty(), ReclaimedSettings())
+    without = RECLAIMED.judge(seen(*pods), Empty(), ReclaimedSettings())
     assert without.lacks == "there is no CustomNodeResource of this node"
 
 
@@ -226,7 +226,7 @@ def test_above_a_soft_factor_the_largest_pods_that_listen_are_notified() -> None
     pods = [_listening(kpod(name, requests={RECLAIMED_CPU: str(size)})) for name, size in sizes.items()]
     here = seen(*pods, kpod("deaf", requests={RECLAIMED_CPU: "9000"}), cnr=Cnr({RECLAIMED_CPU: 4000}))
     settings = ReclaimedSettings(soft_cpu_factor=0.9)
-    found = RECLAIMED.look(here, Empty(), settings)
+    found = RECLAIMED.judge(here, Empty(), settings)
     assert found.threshold is not None
     assert (found.threshold.met, found.threshold.value) == ("soft", 3600)
     top, _ = RECLAIMED.top_pods(here, Empty(), settings, 0)
@@ -237,11 +237,11 @@ def test_a_resource_that_the_node_does_not_give_is_no_shortage() -> None:
     pods = [kpod("a", requests={RECLAIMED_CPU: "10"})]
     here = seen(*pods, cnr=Cnr({RECLAIMED_CPU: 0}))
     skipping = ReclaimedSettings(skip_zero=frozenset({RECLAIMED_CPU}))
-    assert RECLAIMED.look(here, Empty(), ReclaimedSettings()).threshold is not None
-    assert RECLAIMED.look(here, Empty(), skipping).threshold is None
+    assert RECLAIMED.judge(here, Empty(), ReclaimedSettings()).threshold is not None
+    assert RECLAIMED.judge(here, Empty(), skipping).threshold is None
     assert RECLAIMED.top_pods(here, Empty(), skipping, 1)[0].uids == ()
-    assert RECLAIMED.look(here, Empty(), ReclaimedSettings(is_on=False)).threshold is None
-    assert RECLAIMED.look(seen(*pods, cnr=Cnr()), Empty(), ReclaimedSettings()).lacks is not None
+    assert RECLAIMED.judge(here, Empty(), ReclaimedSettings(is_on=False)).threshold is None
+    assert RECLAIMED.judge(seen(*pods, cnr=Cnr()), Empty(), ReclaimedSettings()).lacks is not None
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_pod_may_use_so_many_times_its_request(own: str | None, anon: int, is_
     if own is not None:
         annotations = {QOS_LEVEL: "shared_cores", MEMORY_ENHANCEMENT: f'{{"rss_overuse_threshold": "{own}"}}'}
         made = replace(made, pod=replace(made.pod, metadata=replace(made.pod.metadata, annotations=annotations)))
-    found = RSS_OVERUSE.look(seen(made), Empty(), RssOveruseSettings(is_on=True))
+    found = RSS_OVERUSE.judge(seen(made), Empty(), RssOveruseSettings(is_on=True))
     assert bool(found.evict) is is_over
 
 
@@ -297,8 +297,8 @@ class TestSystemMemory:
 
     def test_switched_off_or_not_measured_it_judges_nothing(self) -> None:
         off = SystemMemorySettings(is_on=False)
-        assert SYSTEM_MEMORY.look(seen(system=self.SHORT), SystemMemoryState(), off).threshold is None
-        absent = SYSTEM_MEMORY.look(seen(), SystemMemoryState(), SystemMemorySettings())
+        assert SYSTEM_MEMORY.judge(seen(system=self.SHORT), SystemMemoryState(), off).threshold is None
+        absent = SYSTEM_MEMORY.judge(seen(), SystemMemoryState(), SystemMemorySettings())
         assert absent.lacks == "the machine's free memory was not measured"
         assert used_threshold_bytes(self.SHORT, off) is None
 
@@ -321,7 +321,7 @@ class TestSystemMemory:
         for at_s in range(0, 300, 10):
             stolen += 20_000 if 10 <= at_s < 150 or at_s >= 160 else 0
             looked = seen(kpod("a", "shared_cores"), at_s=at_s, system=replace(free, stolen_pages=stolen))
-            found = SYSTEM_MEMORY.look(looked, state, settings)
+            found = SYSTEM_MEMORY.judge(looked, state, settings)
             state = found.state
             if found.threshold is not None:
                 met.append(at_s)
@@ -329,7 +329,7 @@ class TestSystemMemory:
                 assert SYSTEM_MEMORY.top_pods(looked, state, settings, 1)[0].uids == ("a",)
         assert met == [120, 130, 140, 270, 280, 290]
         # AND by default it is not looked at
-        assert SYSTEM_MEMORY.look(looked, state, SystemMemorySettings()).threshold is None
+        assert SYSTEM_MEMORY.judge(looked, state, SystemMemorySettings()).threshold is None
 
     def test_from_its_threshold_on_a_round_does_not_wait(self) -> None:
         used = used_threshold_bytes(self.SHORT, SystemMemorySettings(free_minimum_bytes=8 * GIB))
@@ -347,10 +347,10 @@ def test_only_pods_with_all_labels_a_level_and_a_measurement_may_use_too_much() 
         _unmeasured(kpod("unmeasured", requests=asked, labels={"tier": "batch", "team": "a"})),
         kpod("without", anon=9, labels={"tier": "batch", "team": "a"}),
     )
-    found = RSS_OVERUSE.look(seen(*pods), Empty(), settings)
+    found = RSS_OVERUSE.judge(seen(*pods), Empty(), settings)
     assert [each.uid for each in found.evict] == ["whole"]
     assert found.lacks == "the resident memory of kat/unmeasured was not measured"
-    assert RSS_OVERUSE.look(seen(*pods), Empty(), RssOveruseSettings()).evict == ()
+    assert RSS_OVERUSE.judge(seen(*pods), Empty(), RssOveruseSettings()).evict == ()
     assert RSS_OVERUSE.top_pods(seen(*pods), Empty(), settings, 1)[0].uids == ()
 
 

@@ -66,7 +66,7 @@ def seen(
 
 
 def evicted(here: Seen, settings: RootfsPressureSettings = PRESSURE, top_n: int = 1) -> tuple[str, ...]:
-    state = ROOTFS_PRESSURE.look(here, RootfsPressureState(), settings).state
+    state = ROOTFS_PRESSURE.judge(here, RootfsPressureState(), settings).state
     return ROOTFS_PRESSURE.top_pods(here, state, settings, top_n)[0].uids
 
 
@@ -111,7 +111,7 @@ class TestPressure:
         ],
     )
     def test_less_free_than_the_minimum_is_a_shortage(self, settings, fs: ImageFs, limit: float | None) -> None:
-        found = ROOTFS_PRESSURE.look(
+        found = ROOTFS_PRESSURE.judge(
             seen(kpod("a"), fs=fs, used={"a": 1}),
             RootfsPressureState(),
             RootfsPressureSettings(is_on=True, **settings),
@@ -120,7 +120,7 @@ class TestPressure:
         assert is_short(fs, RootfsPressureSettings(is_on=True, **settings)) is (limit is not None)
 
     def test_it_is_a_hard_threshold_with_a_condition_and_both_numbers(self) -> None:
-        found = ROOTFS_PRESSURE.look(seen(fs=image_fs(4), used={"a": 1}), RootfsPressureState(), PRESSURE).threshold
+        found = ROOTFS_PRESSURE.judge(seen(fs=image_fs(4), used={"a": 1}), RootfsPressureState(), PRESSURE).threshold
         assert found is not None
         assert (found.met, found.scope, found.grace_s) == ("hard", SCOPE, 0)
         assert (found.value, found.observed, found.operator) == (10 * GIB, 4 * GIB, "less_than")
@@ -128,7 +128,7 @@ class TestPressure:
 
     def test_it_is_off_unless_it_is_switched_on(self) -> None:
         here = seen(kpod("a"), fs=image_fs(0), used={"a": 1})
-        found = ROOTFS_PRESSURE.look(here, RootfsPressureState(), RootfsPressureSettings(min_free="10%"))
+        found = ROOTFS_PRESSURE.judge(here, RootfsPressureState(), RootfsPressureSettings(min_free="10%"))
         assert (found.threshold, found.lacks) == (None, None)
         assert not is_short(image_fs(0), RootfsPressureSettings(min_free="10%"))
 
@@ -137,7 +137,7 @@ class TestPressure:
         both = replace(PRESSURE, min_inodes_free="100")
         assert not is_short(small, PRESSURE)
         assert is_short(small, replace(PRESSURE, min_capacity_bytes=0))
-        found = ROOTFS_PRESSURE.look(seen(fs=small, used={"a": 1}), RootfsPressureState(), both).threshold
+        found = ROOTFS_PRESSURE.judge(seen(fs=small, used={"a": 1}), RootfsPressureState(), both).threshold
         assert found is not None
         assert (found.value, found.observed) == (100, 10)
 
@@ -190,18 +190,18 @@ class TestPressure:
 
     def test_no_pod_is_chosen_by_what_was_measured_before_the_shortage(self) -> None:
         early = seen(kpod("a"), fs=image_fs(1, at_s=10), used={"a": 1}, began_s=9, at_s=11)
-        found = ROOTFS_PRESSURE.look(early, RootfsPressureState(), PRESSURE)
+        found = ROOTFS_PRESSURE.judge(early, RootfsPressureState(), PRESSURE)
         assert found.threshold is not None
         top, state = ROOTFS_PRESSURE.top_pods(early, found.state, PRESSURE, 1)
         assert top.uids == ()
         later = seen(kpod("a"), fs=image_fs(1, at_s=15), used={"a": 1}, began_s=11, at_s=16)
-        state = ROOTFS_PRESSURE.look(later, state, PRESSURE).state
+        state = ROOTFS_PRESSURE.judge(later, state, PRESSURE).state
         assert ROOTFS_PRESSURE.top_pods(later, state, PRESSURE, 1)[0].uids == ("a",)
 
     def test_a_filesystem_that_recovers_counts_from_its_next_shortage(self) -> None:
-        state = ROOTFS_PRESSURE.look(seen(fs=image_fs(1), used={"a": 1}), RootfsPressureState(), PRESSURE).state
+        state = ROOTFS_PRESSURE.judge(seen(fs=image_fs(1), used={"a": 1}), RootfsPressureState(), PRESSURE).state
         assert state.short_ns == NOW_NS
-        state = ROOTFS_PRESSURE.look(seen(fs=image_fs(50, at_s=5), used={"a": 1}, at_s=5), state, PRESSURE).state
+        state = ROOTFS_PRESSURE.judge(seen(fs=image_fs(50, at_s=5), used={"a": 1}, at_s=5), state, PRESSURE).state
         assert state.short_ns is None
 
     def test_the_disk_is_given_time_to_become_free(self) -> None:
@@ -209,7 +209,7 @@ class TestPressure:
         state, at = RootfsPressureState(), []
         for at_s in range(0, 90, 5):
             here = seen(*pods, fs=image_fs(1, at_s=at_s), used={"a": 3, "b": 2}, began_s=at_s, at_s=at_s + 2)
-            state = ROOTFS_PRESSURE.look(here, state, PRESSURE).state
+            state = ROOTFS_PRESSURE.judge(here, state, PRESSURE).state
             top, state = ROOTFS_PRESSURE.top_pods(here, state, PRESSURE, 1)
             at += [at_s] if top.uids else []
         assert at == [0, 35, 70]
@@ -218,7 +218,7 @@ class TestPressure:
         here = seen(kpod("a"), fs=image_fs(1), used={"a": 1})
         for grace_s in (None, 0, 7):
             settings = replace(PRESSURE, grace_seconds=grace_s)
-            state = ROOTFS_PRESSURE.look(here, RootfsPressureState(), settings).state
+            state = ROOTFS_PRESSURE.judge(here, RootfsPressureState(), settings).state
             assert ROOTFS_PRESSURE.top_pods(here, state, settings, 1)[0].grace_s == grace_s
 
     @pytest.mark.parametrize(
@@ -234,20 +234,20 @@ class TestPressure:
         ],
     )
     def test_what_is_not_known_is_said(self, here: Seen, lacks: str) -> None:
-        assert ROOTFS_PRESSURE.look(here, RootfsPressureState(), PRESSURE).lacks == lacks
-        assert ROOTFS_OVERUSE.look(here, Empty(), RootfsOveruseSettings(is_on=True)).lacks == lacks
+        assert ROOTFS_PRESSURE.judge(here, RootfsPressureState(), PRESSURE).lacks == lacks
+        assert ROOTFS_OVERUSE.judge(here, Empty(), RootfsOveruseSettings(is_on=True)).lacks == lacks
         assert MAX_AGE_NS == 300 * NS_PER_S
 
     def test_while_nothing_is_short_layers_need_not_be_known(self) -> None:
-        found = ROOTFS_PRESSURE.look(seen(fs=image_fs(50)), RootfsPressureState(), PRESSURE)
+        found = ROOTFS_PRESSURE.judge(seen(fs=image_fs(50)), RootfsPressureState(), PRESSURE)
         assert (found.threshold, found.lacks) == (None, None)
 
     def test_a_filesystem_that_does_not_answer_is_not_short(self) -> None:
-        found = ROOTFS_PRESSURE.look(seen(fs=image_fs(1), used={"a": 1}, at_s=301), RootfsPressureState(), PRESSURE)
+        found = ROOTFS_PRESSURE.judge(seen(fs=image_fs(1), used={"a": 1}, at_s=301), RootfsPressureState(), PRESSURE)
         assert found.threshold is None
 
     def test_a_shortage_taints_the_node_before_pods_are_measured(self) -> None:
-        found = ROOTFS_PRESSURE.look(seen(kpod("a"), fs=image_fs(1)), RootfsPressureState(), PRESSURE)
+        found = ROOTFS_PRESSURE.judge(seen(kpod("a"), fs=image_fs(1)), RootfsPressureState(), PRESSURE)
         assert found.threshold is not None
         assert found.lacks == "the writable layers of pods were not measured yet"
         assert evicted(seen(kpod("a"), fs=image_fs(1))) == ()
@@ -258,7 +258,7 @@ class TestOveruse:
     EVERY = replace(ON, levels=("shared_cores", "reclaimed_cores"), namespaces=())
 
     def asked(self, *pods: PodAndMeasure, used: dict[str, float], settings: RootfsOveruseSettings) -> list[str]:
-        found = ROOTFS_OVERUSE.look(seen(*pods, fs=image_fs(), used=used), Empty(), settings)
+        found = ROOTFS_OVERUSE.judge(seen(*pods, fs=image_fs(), used=used), Empty(), settings)
         assert found.threshold is None
         assert not any(each.is_forced for each in found.evict)
         return [each.uid for each in found.evict]
@@ -310,7 +310,7 @@ class TestOveruse:
 
     def test_the_reason_has_both_numbers(self) -> None:
         here = seen(kpod("a", "shared_cores"), fs=image_fs(), used={"a": 31})
-        found = ROOTFS_OVERUSE.look(here, Empty(), replace(self.ON, grace_seconds=5))
+        found = ROOTFS_OVERUSE.judge(here, Empty(), replace(self.ON, grace_seconds=5))
         reason = "its containers have 31.0 GiB in their root filesystems, more than 30.0 GiB"
         assert found.evict == (EvictAsked("a", reason, grace_s=5),)
 
@@ -318,4 +318,4 @@ class TestOveruse:
         here = seen(kpod("a", "shared_cores"), kpod("b", "shared_cores"), fs=image_fs(), used={"a": 1})
         uses = {"a": RootfsUse(31 * GIB, 9, is_cut=True), "b": RootfsUse(29 * GIB, 9, is_cut=True)}
         here = replace(here, measured=replace(here.measured, rootfs=RootfsMeasured(NOW_NS, NOW_NS + MIB, uses)))
-        assert [each.uid for each in ROOTFS_OVERUSE.look(here, Empty(), self.ON).evict] == ["a"]
+        assert [each.uid for each in ROOTFS_OVERUSE.judge(here, Empty(), self.ON).evict] == ["a"]

@@ -48,7 +48,7 @@ def test_a_call_ends_at_its_own_deadline_however_short_while_a_plugin_hangs(call
     long, short = called
     assert short.woken.wait(patience(10))
     assert not long.woken.is_set()
-    found = short.caller.take()
+    found = short.caller.poll()
     assert found is not None
     assert [(each.plugin, each.problem) for each in found.answers] == [("hangs", "no answer in time")]
-    assert long.caller.take() is None
+    assert long.caller.poll() is None

@@ -157,10 +157,10 @@ def test_calls_within_a_tenth_of_a_second_see_the_same_node_and_new_pods_or_a_ne
     assert rig.node.seen(first.now_ns + 100 * NS_PER_MS) is first
     second = rig.node.seen(first.now_ns + 101 * NS_PER_MS)
     assert second is not first and second.now_ns > first.now_ns
-    rig.given.take([rig.pods["web"]])
+    rig.given.replace([rig.pods["web"]])
     third = rig.node.seen(second.now_ns)
     assert third is not second and [each.pod.uid for each in third.active] == ["web"]
-    rig.given.take([rig.pods["web"]])  # no news
+    rig.given.replace([rig.pods["web"]])  # no news
     assert rig.node.seen(second.now_ns) is third
     rig.node.restart_stall_window()
     assert rig.node.seen(second.now_ns) is not third
@@ -168,14 +168,14 @@ def test_calls_within_a_tenth_of_a_second_see_the_same_node_and_new_pods_or_a_ne
 
 def test_a_reclaimed_pod_counts_as_best_effort_unless_it_says_what_it_is(rig: Rig) -> None:
     labelled = plugin_pod("web", "reclaimed_cores", labels=[{"key": "koordinator.sh/qosClass", "value": "LS"}])
-    rig.given.take([labelled, rig.pods["batch"], plugin_pod("other", "shared_cores")])
+    rig.given.replace([labelled, rig.pods["batch"], plugin_pod("other", "shared_cores")])
     seen = rig.node.seen(time.monotonic_ns())
     assert {each.uid: each.koord_qos for each in seen.view.pods} == {"web": "LS", "batch": "BE", "other": ""}
 
 
 def test_a_pod_that_cannot_be_read_is_said_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     for pods in ([b"\xff"], [b"\xff", rig.pods["web"]], [rig.pods["web"]]):
-        rig.given.take(pods)
+        rig.given.replace(pods)
         rig.node.measure(time.monotonic_ns())
     assert len([each for each in caplog.records if "cannot be read" in each.getMessage()]) == 1
 
@@ -196,7 +196,7 @@ class Round:
         self.turns -= 1
         self.waits.append(until_ns)
 
-    def look(self, now_s: float) -> float:
+    def run_due(self, now_s: float) -> float:
         return self.late_s
 
     def measure(self, now_ns: int) -> None:

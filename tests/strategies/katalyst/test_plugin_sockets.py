@@ -29,7 +29,7 @@ class Plugins:
     def is_due(self) -> bool:
         return True
 
-    def take(self) -> tuple[tuple[str, ...], None]:
+    def poll(self) -> tuple[tuple[str, ...], None]:
         return ("p",), None
 
     def call(self, call: Any) -> None:
@@ -46,11 +46,11 @@ def test_they_are_called_from_the_first_socket_on(tmp_path: Path) -> None:
     sockets = PluginSockets(tmp_path / "plugins", opening)
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "no.sock").write_text("")
-    assert (sockets.take(), sockets.is_due(), sockets.problems, opened) == (((), None), False, {}, [])
+    assert (sockets.poll(), sockets.is_due(), sockets.problems, opened) == (((), None), False, {}, [])
     sockets.call(CALL)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "plugins" / "p.sock"))
-        assert [sockets.take() for _ in range(2)] == [(("p",), None)] * 2
+        assert [sockets.poll() for _ in range(2)] == [(("p",), None)] * 2
     assert (len(opened), sockets.is_due(), sockets.problems) == (1, True, {"p.sock": "no answer"})
     sockets.call(CALL)
     assert opened[0].calls == [CALL]
@@ -68,5 +68,5 @@ def test_how_plugins_were_judged_is_reported(tmp_path: Path) -> None:
     assert manager.facts == none.facts == KatalystFacts({"taint": None})
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "p.sock"))
-        sockets.take()
+        sockets.poll()
     assert manager.facts == KatalystFacts({"taint": None}, {JUDGED: 2}, {"p.sock": "no answer"})

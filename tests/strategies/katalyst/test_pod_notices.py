@@ -86,10 +86,10 @@ def test_the_notifier_counts_what_it_sent_and_what_failed(tmp_path: Path) -> Non
         notifier.notify(SoftNotice("default", "web", "p", "because", "uid-web"))
         notifier.notify(SoftNotice("default", "absent", "p", "because", "uid-absent"))
         until(lambda: (notifier.sent, notifier.failed) == (1, 1), "one notice sent, one failed")
-        (first, none), (second, problem) = notifier.take_ended()
+        (first, none), (second, problem) = notifier.drain_ended()
         assert (first.uid, none, second.uid) == ("uid-web", None, "uid-absent")
         assert problem is not None and "No such file or directory" in problem
-        assert notifier.take_ended() == []
+        assert notifier.drain_ended() == []
     finally:
         notifier.close()
     assert (tmp_path / "notices" / FOLDER / NOTICE).read_text().startswith("20")

@@ -41,7 +41,7 @@ def test_it_is_measured_in_rounds_and_not_in_samples() -> None:
     assert rig.runner.measure(MEASURED, is_sample=True) == MEASURED
     found = rig.runner.measure(MEASURED, is_sample=False)
     assert found.parts == {"bePageCacheSuppress": PageCacheMeasured(MEASURED.now_ns)}
-    assert rig.runner.take_due(0) is False
+    assert rig.runner.poll_due(0) is False
 
 
 def test_what_cannot_be_measured_leaves_a_round_without_it(caplog: pytest.LogCaptureFixture) -> None:

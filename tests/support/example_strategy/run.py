@@ -34,7 +34,7 @@ class WeightRunner(StrategyRunner[LoadMeasured, Decision[WeightState]]):
         tasks = read_kernel_file(self._load_file).text.split()[3].partition("/")[0]
         return LoadMeasured(int(tasks), {uid: owner.path.strip("/") for uid, owner in owners if owner is not None})
 
-    def take(self, made: Decision[WeightState], view: NodeView) -> tuple[str, ...]:
+    def act(self, made: Decision[WeightState], view: NodeView) -> tuple[str, ...]:
         """Count the pods."""
         self._pods = len(made.writes)
         return ()

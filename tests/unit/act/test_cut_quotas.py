@@ -87,21 +87,21 @@ class TestFit:
     def test_what_another_process_has_set_since_is_its_own(self, node: Node) -> None:
         node.journal.record({POD: node.original(POD, 400_000, "cpuSuppress")})
         node.make("be/pod", 200_000)
-        node.cut.note(POD, 200_000)
+        node.cut.record(POD, 200_000)
         node.make("be/pod", 100_000)
         assert node.fit({BE: 300_000}, "be", search=False) == {POD: 100_000}
         assert node.journal.originals[POD] == node.original(POD, 100_000, "cpuSuppress")
 
     def test_what_is_forgotten_is_no_news(self, node: Node) -> None:
         node.journal.record({POD: node.original(POD, 400_000)})
-        node.cut.note(POD, 300_000)
+        node.cut.record(POD, 300_000)
         node.make("be/pod", 200_000)
         node.cut.forget([POD, CONTAINER])
         assert node.fit({BE: 300_000}, "be", search=False) == {POD: 300_000}
 
     def test_a_wanted_one_is_cut_too_and_what_it_holds_is_no_news(self, node: Node) -> None:
         node.journal.record({POD: node.original(POD, 400_000)})
-        node.cut.note(POD, 200_000)
+        node.cut.record(POD, 200_000)
         node.make("be/pod", 100_000)
         assert node.fit({BE: 200_000, POD: 300_000}, "be", search=False) == {POD: 200_000}
         assert node.journal.originals[POD] == node.original(POD, 400_000)
@@ -115,7 +115,7 @@ class TestFit:
         bed = quota("bed")
         node.make("bed", 100_000)
         node.journal.record({bed: node.original(bed, 400_000)})
-        node.cut.note(bed, 200_000)
+        node.cut.record(bed, 200_000)
         node.fit({BE: 200_000}, "be", search=False)
         assert node.journal.originals[bed] == node.original(bed, 400_000)
 

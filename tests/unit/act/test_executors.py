@@ -123,7 +123,7 @@ def test_retry_after_is_kept(desk: Callable[[Api], Desk]) -> None:
 
 def test_without_retry_after_the_waits_grow(desk: Callable[[Api], Desk]) -> None:
     d = desk(Api())
-    waits = [d.executor._note_busy("u", None) - time.monotonic_ns() for _ in range(8)]
+    waits = [d.executor._record_busy("u", None) - time.monotonic_ns() for _ in range(8)]
     assert 0 < waits[0] <= NS_PER_S
     assert waits[4] > waits[0]
     assert max(waits) <= 30 * NS_PER_S
@@ -131,7 +131,7 @@ def test_without_retry_after_the_waits_grow(desk: Callable[[Api], Desk]) -> None
 
 def test_who_is_denied_waits_longer_and_longer(desk: Callable[[Api], Desk]) -> None:
     d = desk(Api())
-    waits = [d.executor._note_busy("u", None, is_denied=True) - time.monotonic_ns() for _ in range(9)]
+    waits = [d.executor._record_busy("u", None, is_denied=True) - time.monotonic_ns() for _ in range(9)]
     assert all(wait > NS_PER_S for wait in waits)
     assert max(waits) > 300 * NS_PER_S - NS_PER_S
     assert max(waits) <= 600 * NS_PER_S
@@ -165,7 +165,7 @@ def test_pods_that_were_refused_together_are_not_sent_together(
     is_denied: bool, ceiling_s: int, desk: Callable[[Api], Desk]
 ) -> None:
     d, before_ns = desk(Api()), time.monotonic_ns()
-    waits_s = [(d.executor._note_busy(f"u{n}", None, is_denied=is_denied) - before_ns) / NS_PER_S for n in range(200)]
+    waits_s = [(d.executor._record_busy(f"u{n}", None, is_denied=is_denied) - before_ns) / NS_PER_S for n in range(200)]
     assert ceiling_s / 2 <= min(waits_s) < 0.6 * ceiling_s and max(waits_s) > 0.9 * ceiling_s
 
 

@@ -44,7 +44,7 @@ class Rig:
         path.write_text(f"{self.places.format(key, value)}\n" if rows is None else rows)
 
     def look(self, key: FileKey, *, is_ours: bool = False) -> Held:
-        held = self.originals.look(key, 0)
+        held = self.originals.read(key, 0)
         held.is_ours = is_ours
         return held
 
@@ -53,7 +53,7 @@ class Rig:
         held = self.look(key)
         self.originals.record({key: held}, {key: value}, lambda _: (owner,))
         self.holds(key, value)
-        self.originals.seen.note(key, value)
+        self.originals.seen.record(key, value)
 
     def original(self, key: FileKey) -> Value:
         return self.places.parse(key, self.journal.originals[key].text)
@@ -142,7 +142,7 @@ class TestLook:
         rig.write(READ, NOW)
         before = rig.look(READ, is_ours=is_ours)
         rig.holds(READ, Table.of({"8:0": 6, "8:16": 9}))
-        rig.originals.look(READ, 1, before)
+        rig.originals.read(READ, 1, before)
         assert rig.original(READ) == Table.of({"8:0": 5, "8:16": limit})
 
     def test_of_one_that_the_agent_before_has_written_each_row_that_is_not_ours(self, rig: Rig) -> None:

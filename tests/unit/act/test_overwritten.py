@@ -51,51 +51,51 @@ def test_a_file_of_a_slice_is_looked_at_when_it_is_watched_and_when_it_was_writt
     files: Files, overwritten: Overwritten
 ) -> None:
     held = files.held(BE, POD)
-    assert overwritten.take(held) == [BE]
-    assert overwritten.take(held) == []
+    assert overwritten.poll(held) == [BE]
+    assert overwritten.poll(held) == []
     for each in held.values():
         each.path.write_text("1")
     assert is_readable(overwritten)
     overwritten.see()
     assert overwritten.is_due
-    assert overwritten.take(held) == [BE]
-    assert (overwritten.is_due, is_readable(overwritten), overwritten.take(held)) == (False, False, [])
+    assert overwritten.poll(held) == [BE]
+    assert (overwritten.is_due, is_readable(overwritten), overwritten.poll(held)) == (False, False, [])
 
 
 def test_what_is_not_ours_or_not_held_any_more_is_not_watched(files: Files, overwritten: Overwritten) -> None:
     theirs = files.held(BE, is_ours=False)
-    assert overwritten.take(theirs) == []
+    assert overwritten.poll(theirs) == []
     held = files.held(BE)
-    assert overwritten.take(held) == [BE]
-    assert overwritten.take({}) == []
+    assert overwritten.poll(held) == [BE]
+    assert overwritten.poll({}) == []
     held[BE].path.write_text("1")
-    assert not is_readable(overwritten) or overwritten.take({}) == []
-    assert overwritten.take(held) == [BE]  # as one that is watched from now on
+    assert not is_readable(overwritten) or overwritten.poll({}) == []
+    assert overwritten.poll(held) == [BE]  # as one that is watched from now on
 
 
 def test_a_cgroup_that_is_made_again_is_watched_again(files: Files, overwritten: Overwritten) -> None:
     held = files.held(BE)
-    overwritten.take(held)
+    overwritten.poll(held)
     held[BE].path.rename(held[BE].path.with_name("kept"))  # so that its inode is not given again
     again = files.held(BE)
-    assert overwritten.take(again) == [BE]
+    assert overwritten.poll(again) == [BE]
     again[BE].path.write_text("1")
-    assert overwritten.take(again) == [BE]
+    assert overwritten.poll(again) == [BE]
 
 
 def test_a_file_that_is_gone_is_left_out_and_watched_once_it_is_there(files: Files, overwritten: Overwritten) -> None:
     held = files.held(BE)
-    overwritten.take(held)
+    overwritten.poll(held)
     held[BE].path.unlink()
-    assert overwritten.take(held) == []
-    assert overwritten.take(held) == []
-    assert overwritten.take(files.held(BE)) == [BE]
+    assert overwritten.poll(held) == []
+    assert overwritten.poll(held) == []
+    assert overwritten.poll(files.held(BE)) == [BE]
 
 
 def test_so_many_are_watched(files: Files, overwritten: Overwritten) -> None:
     held = files.held(*((f"{number}.slice", CgroupFile.CPU_QUOTA) for number in range(300)))
-    assert len(overwritten.take(held)) == 256
-    assert overwritten.take(held) == []
+    assert len(overwritten.poll(held)) == 256
+    assert overwritten.poll(held) == []
 
 
 def test_what_cannot_be_watched_is_said_once(
@@ -104,6 +104,6 @@ def test_what_cannot_be_watched_is_said_once(
     held = files.held(BE)
     held[BE].path = files.root / ("x" * 300)
     with caplog.at_level(logging.WARNING):
-        assert [overwritten.take(held) for _ in range(3)] == [[], [], []]
+        assert [overwritten.poll(held) for _ in range(3)] == [[], [], []]
     (record,) = caplog.records
     assert "cannot be watched: File name too long" in record.message

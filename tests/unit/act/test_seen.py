@@ -34,22 +34,22 @@ def test_a_change_is_another_process_s_unless_v1_may_have_taken_an_offline_cpu_a
 def test_each_value_is_known_once_in_the_order_it_was_seen() -> None:
     seen = Seen()
     for value in (1, 1, 2, 2, 1):
-        seen.note(KEY, value)
+        seen.record(KEY, value)
     assert (seen.lately(KEY), seen.lately(OTHER), seen.last) == ((1, 2, 1), (), {KEY: 1})
 
 
 def test_of_many_values_the_last_ones_are_known() -> None:
     seen = Seen()
     for value in range(40):
-        seen.note(KEY, value)
+        seen.record(KEY, value)
     assert seen.lately(KEY) == tuple(range(24, 40))
 
 
 def test_a_file_that_is_journalled_now_held_nothing_before() -> None:
     seen = Seen()
     for value in (1, 2):
-        seen.note(KEY, value)
-        seen.note(OTHER, value)
+        seen.record(KEY, value)
+        seen.record(OTHER, value)
     seen.begin([KEY, ("gone", CgroupFile.CPUSET_CPUS)])
     assert (seen.lately(KEY), seen.lately(OTHER)) == ((2,), (1, 2))
     assert seen.last == {KEY: 2, OTHER: 2}
@@ -59,7 +59,7 @@ def test_others_than_the_kept_ones_are_forgotten() -> None:
     seen = Seen()
     keys = [(name, CgroupFile.CPU_QUOTA) for name in "abc"]
     for key in keys:
-        seen.note(key, 1)
+        seen.record(key, 1)
     seen.keep(keys[:1], keys[1:2])
     assert list(seen.last) == keys[:2]
     seen.forget(keys)

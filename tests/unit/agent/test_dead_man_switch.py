@@ -83,7 +83,7 @@ class Rig:
     def take(self, report: DeadManReport, after_ms: int = 20) -> str | None:
         """Return the pod that it says it fired for, so long after."""
         self.programs.said = report
-        news = self.switch.take(report.fired_ns + after_ms * NS_PER_MS)
+        news = self.switch.poll_news(report.fired_ns + after_ms * NS_PER_MS)
         return None if news is None or news.choice.victim is None else news.choice.victim.candidate.name
 
 
@@ -161,7 +161,7 @@ class TestFired:
     def test_what_it_did_is_what_the_programs_report(self, mode: str, rig: Rig) -> None:
         rig.choose(tick())
         rig.programs.said = replace(FIRED, mode=mode)
-        news = rig.switch.take(FIRED.fired_ns + 20 * NS_PER_MS)
+        news = rig.switch.poll_news(FIRED.fired_ns + 20 * NS_PER_MS)
         assert news is not None
         found = news.firing
         assert (found.kills, found.at_limit, found.stall_ns) == (mode == "kill", True, 7)

@@ -73,7 +73,7 @@ class Climb:
         self.ladder.hold(view.now_ns)
         while True:
             found = escalate(view, plan, guards, self.ladder.memory, self.settings, self.spared)
-            if found.step is None or self.ladder.take(found.step, found.memory, view.now_ns):
+            if found.step is None or self.ladder.carry_out(found.step, found.memory, view.now_ns):
                 return found.plan, found.guards, found.by == "kill"
 
     @property

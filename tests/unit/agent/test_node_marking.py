@@ -36,7 +36,7 @@ class Rig:
         """Take in a round; `sent_s`: the pod was evicted so long after it began. Return whether the node is marked."""
         self.now_ns += int(after_s * NS_PER_S)
         pending = [] if sent_s is None else [PendingRelease(UID, self.now_ns + int(sent_s * NS_PER_S), 1)]
-        self.marking.look(plan, pending, {late}, self.now_ns)
+        self.marking.observe(plan, pending, {late}, self.now_ns)
         return self.is_marked
 
 
@@ -66,7 +66,7 @@ def test_what_is_late_is_awaited_no_more(rig: Rig) -> None:
 
 def test_another_pods_eviction_marks_nothing(rig: Rig) -> None:
     other = [PendingRelease("other", rig.now_ns + 1, 1)]
-    rig.marking.look(SHORT, other, (), rig.now_ns)
+    rig.marking.observe(SHORT, other, (), rig.now_ns)
     assert not rig.is_marked
 
 
@@ -74,6 +74,6 @@ def test_a_condition_of_a_strategy_holds_until_it_is_asked_again_and_has_none(ri
     seen = []
     for conditions, skipped in ((("hot",), None), ((), "not_due"), ((), None), (("hot",), None), ((), GATE_OFF)):
         made = Decision(state=Empty(), reason="", conditions=conditions, skipped=skipped)
-        rig.marking.look(CALM, (), (), rig.now_ns, {"s": made})
+        rig.marking.observe(CALM, (), (), rig.now_ns, {"s": made})
         seen.append(rig.is_marked)
     assert seen == [True, True, False, True, False]

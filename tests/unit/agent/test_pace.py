@@ -30,16 +30,16 @@ def test_all_pods_are_measured_each_second_and_each_10_ms_while_memory_comes_bac
 
 def test_cpus_are_measured_with_what_comes_a_tenth_early_and_later_while_memory_comes_back():
     its = pace()
-    assert its.take_cpu(10 * NS_PER_S, is_waiting=False)
-    assert not its.take_cpu(10 * NS_PER_S + 899 * NS_PER_MS, is_waiting=False)
-    assert not its.take_cpu(10 * NS_PER_S + 1899 * NS_PER_MS, is_waiting=True)
-    assert its.take_cpu(10 * NS_PER_S + 900 * NS_PER_MS, is_waiting=False)
-    assert its.take_cpu(12 * NS_PER_S + 800 * NS_PER_MS, is_waiting=True)
+    assert its.poll_cpu(10 * NS_PER_S, is_waiting=False)
+    assert not its.poll_cpu(10 * NS_PER_S + 899 * NS_PER_MS, is_waiting=False)
+    assert not its.poll_cpu(10 * NS_PER_S + 1899 * NS_PER_MS, is_waiting=True)
+    assert its.poll_cpu(10 * NS_PER_S + 900 * NS_PER_MS, is_waiting=False)
+    assert its.poll_cpu(12 * NS_PER_S + 800 * NS_PER_MS, is_waiting=True)
 
 
 def test_what_exemptions_keep_is_counted_each_ten_seconds():
     its = pace()
-    assert [second for second in range(25) if its.take_exempt(second * NS_PER_S)] == [0, 10, 20]
+    assert [second for second in range(25) if its.poll_exempt(second * NS_PER_S)] == [0, 10, 20]
 
 
 def test_after_an_eviction_the_next_look_is_in_10_ms():

@@ -24,7 +24,7 @@ def runner() -> Runner:
 
 
 def test_it_asks_for_no_round_and_no_cpu(runner: Runner) -> None:
-    assert runner.take_due(0) is False
+    assert runner.poll_due(0) is False
     assert runner.needs_cpu is False
 
 
@@ -61,7 +61,7 @@ class Taking(StrategyRunner[BlockIOMeasured, Made]):
         super().__init__("block IO", BLOCK_IO, Made, measure)
         self.taken: list[str] = []
 
-    def take(self, made: Made, view: NodeView) -> Iterable[str]:
+    def act(self, made: Made, view: NodeView) -> Iterable[str]:
         self.taken.append(f"{made.reason} at {view.now_ns}")
         return made.problems
 

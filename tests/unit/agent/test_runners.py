@@ -200,13 +200,13 @@ class TestCpuBurst:
     def part(self, metrics: CpuBurstMetrics, *throttled: bool) -> tuple[CpuBurstRunner, Any, Any]:
         answers = iter(throttled)
         collector: Any = SimpleNamespace(measure=lambda _: None, is_throttled=False, active=set())
-        watch: Any = SimpleNamespace(take=lambda: next(answers), watched={})
+        watch: Any = SimpleNamespace(poll=lambda: next(answers), watched={})
         return CpuBurstRunner(collector, watch, metrics), collector, watch
 
     def test_a_throttled_container_begins_a_round_and_is_measured_in_it(self) -> None:
         metrics = CpuBurstMetrics()
         part, collector, _ = self.part(metrics, False, True, False, True)
-        assert [(part.take_due(0), collector.is_throttled) for _ in range(4)] == [
+        assert [(part.poll_due(0), collector.is_throttled) for _ in range(4)] == [
             *((False, False), (True, True), (False, True), (True, True))
         ]
         assert metrics.wakes == 2

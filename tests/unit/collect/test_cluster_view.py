@@ -177,30 +177,30 @@ class TestLabelsOfNamespaces:
 
     def test_they_count_while_the_source_is_sure_of_them(self) -> None:
         known = self.known()
-        assert not known.look_at_namespaces(self.seen(), 10_000)
+        assert not known.refresh_namespaces(self.seen(), 10_000)
         assert (known.namespaces, known.problems) == (self.here, ())
 
     def test_they_count_for_a_while_after_the_watch_was_lost_and_then_no_more(self) -> None:
         known = self.known()
-        assert not known.look_at_namespaces(self.seen(1000), 1090)
+        assert not known.refresh_namespaces(self.seen(1000), 1090)
         assert known.namespaces == self.here
-        assert known.look_at_namespaces(self.seen(1000), 1091)
+        assert known.refresh_namespaces(self.seen(1000), 1091)
         assert known.namespaces == ()
         assert "every exemption counts where eviction.exemptions selects by label" in known.problems[0]
-        assert not known.look_at_namespaces(self.seen(1000), 2000)
+        assert not known.refresh_namespaces(self.seen(1000), 2000)
         known.learn(self.seen(1000))
         assert len(known.problems) == 1
-        assert known.look_at_namespaces(self.seen(), 2001)
+        assert known.refresh_namespaces(self.seen(), 2001)
         assert (known.namespaces, known.problems) == (self.here, ())
 
     def test_a_source_that_never_had_them_is_a_problem_a_while_after_the_start(self) -> None:
         known = self.known()
-        assert not known.look_at_namespaces(self.seen(has_list=False), 1000)
-        assert not known.look_at_namespaces(self.seen(has_list=False), 1090)
-        assert known.look_at_namespaces(self.seen(has_list=False), 1091)
+        assert not known.refresh_namespaces(self.seen(has_list=False), 1000)
+        assert not known.refresh_namespaces(self.seen(has_list=False), 1090)
+        assert known.refresh_namespaces(self.seen(has_list=False), 1091)
         assert known.namespaces == ()
 
     def test_where_no_caller_asks_for_them_they_are_nothing(self) -> None:
         known = ClusterView()
-        assert not known.look_at_namespaces(self.seen(1), 1 << 40)
+        assert not known.refresh_namespaces(self.seen(1), 1 << 40)
         assert (known.namespaces, known.problems) == ((), ())

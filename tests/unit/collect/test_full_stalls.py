@@ -39,7 +39,7 @@ class Rig(StalledNode):
 
     def look(self, second: float = 1, shares: StallShares | None = None, *uids: str) -> tuple[StallSample, ...]:
         found = shares or StallShares(LINE, None, derived=True)
-        return self.stalls.look(
+        return self.stalls.sample(
             round(second * NS_PER_S),
             self.facts,
             dict.fromkeys(uids or ("web", "batch"), STALL),

@@ -128,8 +128,8 @@ def test_the_node_has_a_forecast_of_what_it_uses_without_page_cache(rig: Rig):
     memory = MemoryParts(1, 1, 1, 1, 1, 1)
     for step in range(60):
         now_ns, used = step * 20 * NS_PER_MS, step * 2 * MIB  # 100 MiB a second
-        forecasts.note(now_ns, NodeMeasure("cgroup", 1000 * MIB, used, None, memory))
-        forecasts.note(now_ns, NodeMeasure("cgroup", 1000 * MIB, 900 * MIB))  # with page cache: it is not noted
+        forecasts.record(now_ns, NodeMeasure("cgroup", 1000 * MIB, used, None, memory))
+        forecasts.record(now_ns, NodeMeasure("cgroup", 1000 * MIB, 900 * MIB))  # with page cache: it is not noted
     node = NodeMeasure("cgroup", 218 * MIB, used, None, memory)
     found = forecasts.of_node(ClusterView(), node)
     assert (found.lower, found.threshold) == (None, None)

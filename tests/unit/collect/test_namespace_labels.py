@@ -15,27 +15,27 @@ def state(namespaces: tuple[Namespace, ...] | None, since_ns: int | None = None)
 
 def test_where_no_caller_asks_nothing_is_known_and_nothing_is_wrong():
     labels = NamespaceLabels(None)
-    assert not labels.look(state(TEAM), 0)
+    assert not labels.refresh(state(TEAM), 0)
     assert (labels.namespaces, labels.problem) == ((), None)
 
 
 def test_labels_count_until_the_source_was_not_sure_of_them_for_too_long():
     labels = NamespaceLabels(5 * NS_PER_S)
-    assert not labels.look(state(TEAM), 0)
-    assert not labels.look(state(TEAM, 10 * NS_PER_S), 15 * NS_PER_S)
+    assert not labels.refresh(state(TEAM), 0)
+    assert not labels.refresh(state(TEAM, 10 * NS_PER_S), 15 * NS_PER_S)
     assert labels.namespaces == TEAM
-    assert labels.look(state(TEAM, 10 * NS_PER_S), 15 * NS_PER_S + 1)
+    assert labels.refresh(state(TEAM, 10 * NS_PER_S), 15 * NS_PER_S + 1)
     assert labels.namespaces == ()
     assert labels.problem is not None and "5 s" in labels.problem
-    assert not labels.look(state(TEAM, 10 * NS_PER_S), 16 * NS_PER_S)  # said once
-    assert labels.look(state(TEAM), 17 * NS_PER_S)
+    assert not labels.refresh(state(TEAM, 10 * NS_PER_S), 16 * NS_PER_S)  # said once
+    assert labels.refresh(state(TEAM), 17 * NS_PER_S)
     assert (labels.namespaces, labels.problem) == (TEAM, None)
 
 
 def test_what_was_never_known_is_missed_from_the_first_look_on():
     labels = NamespaceLabels(5 * NS_PER_S)
-    assert not labels.look(state(None), 100 * NS_PER_S)
-    assert not labels.look(state(None), 105 * NS_PER_S)
+    assert not labels.refresh(state(None), 100 * NS_PER_S)
+    assert not labels.refresh(state(None), 105 * NS_PER_S)
     assert labels.namespaces == ()
-    assert labels.look(state(None), 106 * NS_PER_S)
+    assert labels.refresh(state(None), 106 * NS_PER_S)
     assert labels.problem is not None

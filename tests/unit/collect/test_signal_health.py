@@ -34,14 +34,14 @@ def test_a_probe_that_was_lost_is_seen_within_ten_seconds_and_logged_once(caplog
     health = SignalHealth(signals)
     signals.lost = [LOST]
     now_ns = time.monotonic_ns()
-    health.look(now_ns)
+    health.poll(now_ns)
     assert health.lost == ()
     for seconds in (10, 20):
-        health.look(now_ns + seconds * NS_PER_S)
+        health.poll(now_ns + seconds * NS_PER_S)
     assert health.lost == (LOST,)
     assert caplog.text.count("it was detached. Restart the agent.") == 1
     signals.lost = []
-    health.look(now_ns + 30 * NS_PER_S)
+    health.poll(now_ns + 30 * NS_PER_S)
     assert health.lost == ()
 
 
@@ -51,9 +51,9 @@ def test_runs_that_the_kernel_passed_over_are_in_the_quality():
     assert health.quality.stalls == "timed"
     whole = health.quality.sentence
     now_ns = time.monotonic_ns()
-    health.look(now_ns + 10 * NS_PER_S)  # nothing is counted
+    health.poll(now_ns + 10 * NS_PER_S)  # nothing is counted
     assert health.quality.sentence == whole
     signals.counted = totals(missed_runs=5)
-    health.look(now_ns + 20 * NS_PER_S)
+    health.poll(now_ns + 20 * NS_PER_S)
     assert health.quality.sentence != whole
     assert "5" in health.quality.sentence

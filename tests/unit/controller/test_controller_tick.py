@@ -31,7 +31,7 @@ class Batch:
     def __init__(self, due_ns: int, *problems: str) -> None:
         self.looked, self.counted = Looked(due_ns, problems), 0
 
-    def look(self, *_: object) -> Looked:
+    def run_due(self, *_: object) -> Looked:
         return self.looked
 
     def count(self, _metrics: BatchMetrics) -> None:

@@ -13,7 +13,7 @@ REFUSED = KubeError("422", retry=False)
 
 
 def taken(pace: WritePace, now_ns: int, tries: int = 200) -> int:
-    return sum(pace.take(f"n{number}", now_ns) for number in range(tries))
+    return sum(pace.admit(f"n{number}", now_ns) for number in range(tries))
 
 
 def test_a_second_of_writes_is_sent_at_once_and_more_as_time_passes() -> None:
@@ -40,21 +40,21 @@ def test_what_would_fail_for_all_rests_all(error: KubeError, rest_s: int) -> Non
     pace = WritePace()
     pace.after(error, "n1", START_NS)
     until_ns = START_NS + rest_s * NS_PER_S
-    assert not rest_s or not pace.take("n2", until_ns - 1)
-    assert pace.take("n2", until_ns)
+    assert not rest_s or not pace.admit("n2", until_ns - 1)
+    assert pace.admit("n2", until_ns)
 
 
 def test_what_fails_for_one_node_waits_longer_each_time_and_a_success_forgets_it() -> None:
     pace, now_ns = WritePace(), START_NS
     for longest_s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300):
         pace.after(REFUSED, "n1", now_ns)
-        assert not pace.take("n1", now_ns + longest_s * NS_PER_S // 2 - 1)
+        assert not pace.admit("n1", now_ns + longest_s * NS_PER_S // 2 - 1)
         now_ns += longest_s * NS_PER_S
-        assert pace.take("n1", now_ns)
+        assert pace.admit("n1", now_ns)
     pace.succeeded("n1")
-    assert (pace.take("n1", now_ns), pace.problems) == (True, ())
+    assert (pace.admit("n1", now_ns), pace.problems) == (True, ())
     pace.after(REFUSED, "n1", now_ns)
-    assert pace.take("n1", now_ns + NS_PER_S)
+    assert pace.admit("n1", now_ns + NS_PER_S)
 
 
 def test_a_write_that_another_overtook_is_no_failure() -> None:
@@ -71,4 +71,4 @@ def test_a_node_that_is_gone_is_forgotten_and_five_reasons_are_said() -> None:
     assert pace.problems == tuple(f"Node n{number}: 422" for number in range(5))
     pace.forget_all_but(["n6"])
     assert (pace.problems, pace.failed) == (("Node n6: 422",), 7)
-    assert pace.take("n0", START_NS)
+    assert pace.admit("n0", START_NS)

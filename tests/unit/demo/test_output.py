@@ -40,9 +40,9 @@ class Rig:
         line = OpenPlan(plan, node="n", dry_run=False, seen_ns=seen_ns, decided_ns=30, wall_s=1.0)
         (victim,) = plan.victims
         who = victim.candidate
-        line.note(Outcome(who.uid, "spark", "hog", "cgroup", Result.DONE, "gone", 30, sent_ns=40))
+        line.add_outcome(Outcome(who.uid, "spark", "hog", "cgroup", Result.DONE, "gone", 30, sent_ns=40))
         if freed_ns is not None:
-            line.note_freed(who.uid, freed_ns)
+            line.record_freed(who.uid, freed_ns)
         self.output.add_audit_line(msgspec.json.encode(line.record()))
 
 

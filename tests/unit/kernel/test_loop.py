@@ -129,18 +129,18 @@ def test_a_look_is_made_again_when_it_says() -> None:
         return now_ns + 5_000_000
 
     with Loop() as loop:
-        loop.look_again(look)
+        loop.set_timer(look)
         assert loop.wait(FOR_EVER_NS) is True
         assert len(looks_ns) == 4
         assert all(later - sooner >= 5_000_000 for sooner, later in itertools.pairwise(looks_ns))
-        loop.stop_looking(look)
+        loop.stop_timer(look)
         assert loop.wait(time.monotonic_ns() + 20_000_000) is False
         assert len(looks_ns) == 4
 
 
 def test_a_look_does_not_end_the_wait() -> None:
     with Loop() as loop:
-        loop.look_again(lambda now_ns: now_ns + 5_000_000)
+        loop.set_timer(lambda now_ns: now_ns + 5_000_000)
         until_ns = time.monotonic_ns() + 50_000_000
         assert loop.wait(until_ns) is False
         assert time.monotonic_ns() >= until_ns
@@ -153,6 +153,6 @@ def test_a_look_that_found_something_ends_the_wait() -> None:
             loop.wake()
             return FOR_EVER_NS
 
-        loop.look_again(look)
+        loop.set_timer(look)
         assert loop.wait(FOR_EVER_NS) is True
         assert loop.wait(0) is False

@@ -24,8 +24,8 @@ class Library:
         self.has_memory = True
         self.frees = 0
 
-        def perf_buffer__new(_fd: int, _pages: object, take: Any, *_: object) -> int:
-            self._take = take
+        def perf_buffer__new(_fd: int, _pages: object, receive: Any, *_: object) -> int:
+            self._receive = receive
             return int(self.has_memory)
 
         self.perf_buffer__new = perf_buffer__new
@@ -35,7 +35,7 @@ class Library:
 
     def perf_buffer__consume(self, _: object) -> None:
         record = struct.pack("<II", 1, 8)
-        self._take(None, 0, ctypes.cast(ctypes.c_char_p(record), ctypes.c_void_p).value, len(record))
+        self._receive(None, 0, ctypes.cast(ctypes.c_char_p(record), ctypes.c_void_p).value, len(record))
 
     def perf_buffer__epoll_fd(self, _: object) -> int:
         self._open_fd = os.eventfd(0)

@@ -93,33 +93,33 @@ def test_the_pods_of_the_last_request_are_known_and_a_bad_one_harms_no_other() -
     source = GivenPods()
     assert source.state().version == 0
     one, two = plugin_pod("one"), plugin_pod("two")
-    assert source.take([one, b"\xff", two]) == ("one", None, "two")
+    assert source.replace([one, b"\xff", two]) == ("one", None, "two")
     state = source.state()
     assert [pod.uid for pod in state.pods] == ["one", "two"]
     (problem,) = state.problems
     assert "cannot be read" in problem
     # AND the same pods are no news, fewer are
-    source.take([one, b"\xff", two])
+    source.replace([one, b"\xff", two])
     assert source.state().version == state.version
     assert source.state().pods[0] is state.pods[0]
-    source.take([two])
+    source.replace([two])
     assert source.state().version == state.version + 1
 
 
 def test_a_request_without_pods_says_nothing_of_them() -> None:
     source = GivenPods()
-    source.take([plugin_pod("one")])
-    assert source.take([]) == ()
+    source.replace([plugin_pod("one")])
+    assert source.replace([]) == ()
     assert len(source.state().pods) == 1
 
 
 def test_a_question_about_some_pods_changes_none() -> None:
     source = GivenPods()
-    source.take([plugin_pod("one"), plugin_pod("two")])
+    source.replace([plugin_pod("one"), plugin_pod("two")])
     assert source.uids([plugin_pod("two"), b"?"]) == ("two", None)
     assert len(source.state().pods) == 2
 
 
 def test_more_pods_than_a_node_has_are_refused() -> None:
     with pytest.raises(DecodeError, match="more than 2000"):
-        GivenPods().take([b""] * 2001)
+        GivenPods().replace([b""] * 2001)

@@ -35,7 +35,7 @@ def pdb(name: str, version: int = 1, namespace: str = "a", values: int = 0, leng
 def listed(*items: msgspec.Raw, namespace: str = "a", version: str = "100") -> PdbTable:
     table = PdbTable()
     table.begin(namespace)
-    table.take_page(items)
+    table.add_page(items)
     table.end(namespace, version, is_whole=True)
     table.version = version
     return table
@@ -62,7 +62,7 @@ def test_five_thousand_of_96_kib_take_less_than_3_mib(length: int) -> None:
         table.begin("a")
         for number in range(5000 if values == 1 else 500):
             item = bytes(text).replace(b'"a-x"', b'"a-%d"' % number)
-            table.take_page([msgspec.Raw(item)])
+            table.add_page([msgspec.Raw(item)])
         table.end("a", "100", is_whole=True)
         kept = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -83,7 +83,7 @@ def test_a_complete_list_clears_the_problem() -> None:
     table = listed(pdb("web", values=MAX_ONE))
     assert "up to 16 KiB, 256 KiB in all" in table.problems[""]
     table.begin("a")
-    table.take_page([pdb("web")])
+    table.add_page([pdb("web")])
     table.end("a", "200", is_whole=True)
     assert (names(table), table.problems) == (["a/web"], {})
 
@@ -97,7 +97,7 @@ def test_a_namespace_that_was_not_listed_is_passed_over_and_moves_the_watch_on()
 def test_events_that_a_namespaces_list_has_reported_are_passed_over() -> None:
     table = listed(pdb("web"))
     table.begin("b")
-    table.take_page([pdb("db", 190, namespace="b")])
+    table.add_page([pdb("db", 190, namespace="b")])
     table.end("b", "200", is_whole=True)
     assert not table.apply("DELETED", pdb("db", 180, namespace="b"))
     assert table.apply("DELETED", pdb("web", 185))
@@ -107,10 +107,10 @@ def test_events_that_a_namespaces_list_has_reported_are_passed_over() -> None:
 def test_a_list_drops_what_is_no_longer_in_it_and_leaves_other_namespaces_alone() -> None:
     table = listed(pdb("web"), pdb("old"))
     table.begin("b")
-    table.take_page([pdb("db", namespace="b")])
+    table.add_page([pdb("db", namespace="b")])
     table.end("b", "100", is_whole=True)
     table.begin("a")
-    table.take_page([pdb("web")])
+    table.add_page([pdb("web")])
     table.end("a", "200", is_whole=True)
     assert sorted(names(table)) == ["a/web", "b/db"]
     table.forget(frozenset({"a"}))
@@ -130,7 +130,7 @@ def test_room_is_free_again_when_one_is_deleted() -> None:
     table.begin("a")
     count = MAX_ALL // len(bytes(half)) + 5
     for number in range(count):
-        table.take_page([msgspec.Raw(bytes(half).replace(b'"a-x"', b'"a-%d"' % number))])
+        table.add_page([msgspec.Raw(bytes(half).replace(b'"a-x"', b'"a-%d"' % number))])
     table.end("a", "100", is_whole=True)
     before = len(table.objects)
     assert before < count

@@ -17,7 +17,7 @@ from koordebpf.policy.foresight import (
     WarningNews,
     first_victims,
     is_reached,
-    look_ahead,
+    next_warning,
 )
 from koordebpf.state.measured import TimeTo
 from koordebpf.units import MIB, NS_PER_S
@@ -40,7 +40,7 @@ def news_of(
     for second, look in looks.items():
         soon = forecast(look) if isinstance(look, float | int) else None
         now_ns = int(second * NS_PER_S)
-        memory, news = look_ahead(memory, now_ns, soon, settings, is_short=look == "short")
+        memory, news = next_warning(memory, now_ns, soon, settings, is_short=look == "short")
         if news is not None:
             found.append((second, news.kind, None if news.after_ns is None else news.after_ns / NS_PER_S))
     return found

@@ -39,7 +39,7 @@ EAGER = {"memoryEvictThresholdPercent": 60, "memoryEvictLowerPercent": 50}
 def judged(regret: Regret, second: float, *evicted: str, **happened: object) -> ShadowCounts:
     at_ns = int(second * NS_PER_S)
     evictions = [Eviction(at_ns, uid, "default", uid, MIB) for uid in evicted]
-    return regret.look(evictions, Happened(now_ns=at_ns, **happened))  # type: ignore[arg-type]
+    return regret.observe(evictions, Happened(now_ns=at_ns, **happened))  # type: ignore[arg-type]
 
 
 def total(*counts: ShadowCounts) -> ShadowCounts:
@@ -151,8 +151,8 @@ class TestKubelet:
 def judged_node(jobs: list[Job], *variants: Variant, enforce: bool = False, seconds: int = 400) -> ShadowDay:
     shadows = Shadows(variants, 100 * MIB)
     for each in play(jobs, seconds, enforce=enforce):
-        shadows.look(each.tick, each.view, each.decision)
-    return shadows.take("2026-03-01")
+        shadows.observe(each.tick, each.view, each.decision)
+    return shadows.drain("2026-03-01")
 
 
 class TestShadows:
@@ -186,8 +186,8 @@ class TestShadows:
         for number, each in enumerate(play(HOG, 60, enforce=False)):
             if number == 50:
                 shadows.oom_killed()
-            shadows.look(each.tick, each.view, each.decision)
-        day = shadows.take("2026-03-01")
+            shadows.observe(each.tick, each.view, each.decision)
+        day = shadows.drain("2026-03-01")
         assert day.node.oom_kills == 1
         assert day.shadows["enforced"].over_oom.mean_s == 26.0
 
@@ -198,25 +198,25 @@ class TestShadows:
             close = replace(
                 each.view, now_ns=rounds[0].view.now_ns + (each.view.now_ns - rounds[0].view.now_ns) // 1000
             )
-            shadows.look(each.tick, close, each.decision)
-        assert shadows.take("").node == NodeCounts(rounds=1)
+            shadows.observe(each.tick, close, each.decision)
+        assert shadows.drain("").node == NodeCounts(rounds=1)
         later = rounds[-1]
-        shadows.look(later.tick, later.view, later.decision)
-        assert shadows.take("").node.evictions == 1
+        shadows.observe(later.tick, later.view, later.decision)
+        assert shadows.drain("").node.evictions == 1
 
     def test_a_configuration_that_cannot_evict_says_why(self):
         shadows = Shadows([Variant("odd", {"memoryEvictLowerPercent": 90}), Variant("fine")], 100 * MIB)
         each = next(play(HOG, 1))
-        shadows.look(each.tick, each.view, each.decision)
+        shadows.observe(each.tick, each.view, each.decision)
         assert list(shadows.problems) == ["odd"] and "lower" in shadows.problems["odd"].lower()
 
     def test_counting_continues_after_a_take(self):
         shadows = Shadows([Variant("enforced")], 100 * MIB)
         days = []
         for each in play(jobs_of(1, 300), 300, enforce=False):
-            shadows.look(each.tick, each.view, each.decision)
+            shadows.observe(each.tick, each.view, each.decision)
             assert shadows.counted("now").node.rounds >= 1
-            days.append(shadows.take("2026-03-01"))
+            days.append(shadows.drain("2026-03-01"))
         week = ShadowWeek(settings={"enforced": {}})
         for day in days:
             week = week.with_day(day)
@@ -228,8 +228,8 @@ class TestShadows:
         slow = Shadows([Variant("enforced")], 100 * MIB)
         slow.released_after(20 * NS_PER_S)
         for each in play(HOG, 60, enforce=False):
-            slow.look(each.tick, each.view, each.decision)
-        assert slow.take("").shadows["enforced"].above_s == pytest.approx(20.0, abs=1.5)
+            slow.observe(each.tick, each.view, each.decision)
+        assert slow.drain("").shadows["enforced"].above_s == pytest.approx(20.0, abs=1.5)
 
 
 def _at(percent: int) -> dict[str, int]:
@@ -270,30 +270,30 @@ class TestLifetimes:
         ends = {"a": 10, "b": 20, "c": 30, "d": 40}
         for second in range(60):
             there = {name for name, end in ends.items() if 0 < second <= end} | {"daemon"}
-            lifetimes.look(second * NS_PER_S, there, ())
+            lifetimes.observe(second * NS_PER_S, there, ())
         assert lifetimes.left_ns(5 * NS_PER_S) == 25 * NS_PER_S
         assert lifetimes.left_ns(25 * NS_PER_S) == 15 * NS_PER_S
         assert lifetimes.left_ns(40 * NS_PER_S) is None
 
     def test_pods_that_were_evicted_or_there_at_first_teach_nothing(self):
         lifetimes = Lifetimes()
-        lifetimes.look(0, {"first"}, ())
-        lifetimes.look(NS_PER_S, {"first", "evicted"}, ())
-        lifetimes.look(2 * NS_PER_S, (), {"evicted"})
+        lifetimes.observe(0, {"first"}, ())
+        lifetimes.observe(NS_PER_S, {"first", "evicted"}, ())
+        lifetimes.observe(2 * NS_PER_S, (), {"evicted"})
         assert lifetimes.left_ns(0) is None
 
     def test_only_the_last_ones_count(self):
         lifetimes = Lifetimes()
-        lifetimes.look(0, (), ())
+        lifetimes.observe(0, (), ())
         for number in range(700):
             at_ns = number * 100 * NS_PER_S
-            lifetimes.look(at_ns + 1, {f"p{number}"}, ())
-            lifetimes.look(at_ns + 1 + (90 if number < 100 else 10) * NS_PER_S, (), ())
+            lifetimes.observe(at_ns + 1, {f"p{number}"}, ())
+            lifetimes.observe(at_ns + 1 + (90 if number < 100 else 10) * NS_PER_S, (), ())
         assert lifetimes.left_ns(20 * NS_PER_S) is None
 
     def test_a_clock_that_begins_again_starts_again(self):
         lifetimes = Lifetimes()
-        lifetimes.look(100, {"a"}, ())
-        lifetimes.look(5, {"b"}, ())
-        lifetimes.look(6, (), ())
+        lifetimes.observe(100, {"a"}, ())
+        lifetimes.observe(5, {"b"}, ())
+        lifetimes.observe(6, (), ())
         assert lifetimes.left_ns(0) is None

@@ -28,7 +28,7 @@ HOG = [Job("hog", 5, 60, 600, 50), Job("calm", 0, 60, 100, 100)]
 def outcomes(rounds: list[Played], *variants: Variant, **asked: Any) -> tuple[Outcome, ...]:
     run = Simulation(variants, **asked)
     for each in rounds:
-        run.look(each.tick)
+        run.observe(each.tick)
     return run.results
 
 
@@ -50,7 +50,7 @@ def test_under_its_own_settings_a_recording_comes_to_what_happened(seed):
     assert evicted(rounds)
     run = Simulation([Variant("as recorded")])
     for each in rounds:
-        run.look(each.tick)
+        run.observe(each.tick)
     (found,) = run.results
     recorded = run.recorded
     assert names(found) == evicted(rounds)
@@ -135,7 +135,7 @@ def test_a_closed_guard_keeps_the_simulated_node_from_acting():
     ]
     run = Simulation([Variant("enforced")])
     for tick in closed:
-        run.look(tick)
+        run.observe(tick)
     assert run.results[0].evictions == 0
 
 
@@ -150,7 +150,7 @@ def test_settings_that_change_who_may_go_are_looked_up_again():
 
 def test_a_forecast_is_of_the_recorded_threshold_alone():
     rounds = list(play(HOG, 10, enforce=False))
-    seen = Observer().look(rounds[0].tick, rounds[0].view)
+    seen = Observer().observe(rounds[0].tick, rounds[0].view)
     same, other = Variant("same"), Variant("other", {AT: 60})
     for variant in (same, other):
         World().step(seen, variant.applied(seen.tick))
@@ -163,7 +163,7 @@ def test_usage_that_is_not_known_evicts_nothing():
     for each in rounds:
         measured = each.tick.frame.measured
         unknown = replace(measured, node=replace(measured.node, used_bytes=None))
-        run.look(replace(each.tick, frame=replace(each.tick.frame, measured=unknown)))
+        run.observe(replace(each.tick, frame=replace(each.tick.frame, measured=unknown)))
     assert run.results[0].evictions == 0 and run.recorded.above_ns == 0
 
 
@@ -171,13 +171,13 @@ def test_a_gap_is_not_counted_and_another_run_starts_again():
     rounds = list(play(HOG, 60, enforce=False))
     run = Simulation([Variant("enforced")])
     for each in rounds[:40]:
-        run.look(each.tick)
+        run.observe(each.tick)
     assert run.results[0].evictions == 1
     for each in rounds[52:]:  # 13 s later
-        run.look(each.tick)
+        run.observe(each.tick)
     assert seconds(run.recorded.passed_ns) == 39 + 7
     for each in rounds[15:40]:  # the clock has restarted
-        run.look(each.tick)
+        run.observe(each.tick)
     assert seconds(run.recorded.passed_ns) == 39 + 7 + 24
     assert run.results[0].evictions == 2  # of the other run nothing is carried over
 
@@ -185,9 +185,9 @@ def test_a_gap_is_not_counted_and_another_run_starts_again():
 def test_an_agent_that_was_restarted_starts_again():
     rounds = list(play(HOG, 40, enforce=False))
     observer = Observer()
-    first = observer.look(rounds[0].tick, rounds[0].view)
+    first = observer.observe(rounds[0].tick, rounds[0].view)
     later = replace(rounds[1].tick, frame=replace(rounds[1].tick.frame, startedNs=5))
-    assert first.is_first and observer.look(later, rounds[1].view).is_first
+    assert first.is_first and observer.observe(later, rounds[1].view).is_first
 
 
 def test_stalls_of_the_node_serve_where_pods_are_not_timed():
@@ -198,7 +198,9 @@ def test_stalls_of_the_node_serve_where_pods_are_not_timed():
     for number, each in enumerate(rounds):
         measured = each.tick.frame.measured
         node = replace(measured.node, psi_some=PsiLine(0, 0, 0, 1000 * number))
-        run.look(replace(each.tick, frame=replace(each.tick.frame, measured=replace(measured, node=node, ledger=None))))
+        run.observe(
+            replace(each.tick, frame=replace(each.tick.frame, measured=replace(measured, node=node, ledger=None)))
+        )
     assert run.recorded.stalls_of_node and run.recorded.stall_ns == 29 * 1_000_000
     assert run.results[0].stall_ns == 29 * 1_000_000
 
@@ -208,7 +210,7 @@ def test_without_any_stalls_none_are_expected():
     run = Simulation([Variant("as recorded")])
     for each in rounds:
         measured = replace(each.tick.frame.measured, ledger=None)
-        run.look(replace(each.tick, frame=replace(each.tick.frame, measured=measured)))
+        run.observe(replace(each.tick, frame=replace(each.tick.frame, measured=measured)))
     assert run.recorded.stall_ns is None and run.results[0].stall_ns is None
 
 
@@ -271,7 +273,7 @@ def test_a_pod_that_really_releases_slowly_is_held_whole_and_gone_once_it_is_evi
     ticks = slowly_released(list(play(HOG, 40, enforce=False)), 12)  # of 400 MiB 100 are left
     run = Simulation([Variant("late", {AT: 95, DOWN_TO: 70}), Variant("never", gates={"BEMemoryEvict": False})])
     for tick in ticks:
-        run.look(tick)
+        run.observe(tick)
     late, never = run.results
     assert late.evictions == never.evictions == 0
     assert late.held_ns == never.held_ns == 27 * NS_PER_S
@@ -280,7 +282,7 @@ def test_a_pod_that_really_releases_slowly_is_held_whole_and_gone_once_it_is_evi
         grown = 300 if number > 20 else 0  # others, so that the held pod is evicted here too
         measured = tick.frame.measured
         node = replace(measured.node, used_bytes=measured.node.used_bytes + grown * MIB)
-        again.look(replace(tick, frame=replace(tick.frame, measured=replace(measured, node=node))))
+        again.observe(replace(tick, frame=replace(tick.frame, measured=replace(measured, node=node))))
     (found,) = again.results
     assert names(found) == ["hog"]
     assert found.held_ns == 9 * NS_PER_S

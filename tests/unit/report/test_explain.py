@@ -22,13 +22,13 @@ def record(*, dry_run: bool = False, result: Result = Result.DONE) -> AuditRecor
     (victim,) = plan.victims
     line = OpenPlan(plan, node="n1", dry_run=dry_run, seen_ns=1_000, decided_ns=2_501_000, wall_s=0.0)
     detail = "cgroup.kill" if result is Result.DONE else "a PodDisruptionBudget"
-    line.note(
+    line.add_outcome(
         Outcome(
             victim.candidate.uid, "spark", "hog", "cgroup", result, detail, 2_501_000, sent_ns=2_600_000, killed_tasks=3
         )
     )
     if result is Result.DONE:
-        line.note_freed(victim.candidate.uid, 40_000_000)
+        line.record_freed(victim.candidate.uid, 40_000_000)
     return line.record()
 
 

@@ -67,9 +67,9 @@ def test_only_stalls_of_others_by_best_effort_pods_count() -> None:
 
 def test_an_evicted_pods_cpu_time_is_lost_once() -> None:
     metrics = IndicatorMetrics()
-    metrics.take(seen(10, hog=1500, other=500))  # the first look knows no window
-    metrics.take(seen(12, hog=1500, other=500))
-    metrics.take(seen(13, hog=1000))  # the other has ended by itself
+    metrics.record(seen(10, hog=1500, other=500))  # the first look knows no window
+    metrics.record(seen(12, hog=1500, other=500))
+    metrics.record(seen(13, hog=1000))  # the other has ended by itself
     for uid in ("hog", "hog", "other", "never-seen"):
         metrics.evicted(uid)
     found = samples(metrics)
@@ -82,7 +82,7 @@ def test_an_evicted_pods_cpu_time_is_lost_once() -> None:
 def test_where_cpus_are_not_measured_their_time_is_absent() -> None:
     metrics = IndicatorMetrics()
     for at_s in (1, 2):
-        metrics.take(seen(at_s, cpu=None, hog=0))
+        metrics.record(seen(at_s, cpu=None, hog=0))
     assert not [name for name in samples(metrics) if "cpu" in name or "batch" in name]
 
 
@@ -91,7 +91,7 @@ def test_where_the_directory_alone_is_measured_its_time_counts_and_no_pods_work_
     usage = CpuUsage(S, node_used_millicpu=3000, be_used_millicpu=700)
     for at_s, cpu in ((1, CPU), (2, CPU), (4, replace(CPU, measured=replace(CPU.measured, usage=usage)))):
         view = seen(at_s, cpu=cpu, hog=0)
-        metrics.take(replace(view, pods=tuple(replace(each, cpu_used_millicpu=None) for each in view.pods)))
+        metrics.record(replace(view, pods=tuple(replace(each, cpu_used_millicpu=None) for each in view.pods)))
         assert ("koordebpf_be_cpu_seconds_total" in samples(metrics)) is (at_s == 4)
     metrics.evicted("hog")
     assert samples(metrics)["koordebpf_be_cpu_seconds_total"] == pytest.approx(1.4)
@@ -110,7 +110,7 @@ def test_an_eviction_is_needless_where_the_node_is_below_the_threshold_without_i
     metrics.released(back_mib * MIB, None if threshold_mib is None else threshold_mib * MIB)
     assert samples(metrics)["koordebpf_needless_evictions_total"] == 0
     for at_s in (1, 2):
-        metrics.take(seen(at_s, used_mib=used_mib))
+        metrics.record(seen(at_s, used_mib=used_mib))
     assert samples(metrics)["koordebpf_needless_evictions_total"] == needless
 
 

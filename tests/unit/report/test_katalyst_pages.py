@@ -35,7 +35,9 @@ def record(*results: Result) -> AuditRecord:
     line = OpenPlan(decision.plan, node="n1", dry_run=False, seen_ns=None, decided_ns=2_501_000, wall_s=0.0)
     for victim, result in zip(decision.plan.victims, results, strict=True):
         of = victim.candidate
-        line.note(Outcome(of.uid, of.namespace, of.name, "api", result, "201 Created", 2_501_000, sent_ns=2_600_000))
+        line.add_outcome(
+            Outcome(of.uid, of.namespace, of.name, "api", result, "201 Created", 2_501_000, sent_ns=2_600_000)
+        )
     return line.record()
 
 

@@ -97,7 +97,7 @@ LINES = (
 
 def audit_record() -> AuditRecord:
     line = OpenPlan(plan_of(RECORDED), node="n1", dry_run=False, seen_ns=1, decided_ns=2, wall_s=0.0)
-    line.note(LINES[1])
+    line.add_outcome(LINES[1])
     return line.record()
 
 

@@ -22,8 +22,8 @@ def scraped(*families: Any) -> str:
 def test_proactive_reclaim_counts_what_was_taken_and_whom_it_hurt() -> None:
     metrics = ReclaimMetrics()
     state = ReclaimState(pods={"a": PodTrim(1, 0, 0)})
-    metrics.take(ReclaimDecision(state=state, reason="", hurt=("a",), held_by="ls"))
-    metrics.take(ReclaimDecision(state=state, reason="", whys={"a": "rests", "b": "rests"}))
+    metrics.record(ReclaimDecision(state=state, reason="", hurt=("a",), held_by="ls"))
+    metrics.record(ReclaimDecision(state=state, reason="", whys={"a": "rests", "b": "rests"}))
     metrics.count("written", 4096)
     metrics.count("written", 4096)
     text = scraped(metrics)

@@ -66,17 +66,17 @@ def open_plan(value: Plan) -> OpenPlan:
 def test_a_plan_settles_when_every_outcome_is_final_and_the_memory_is_back() -> None:
     entry = open_plan(plan(victims=2, candidates=14))
     assert not entry.is_settled
-    assert entry.note(outcome(Result.SENT, 1, sent_ns=1_500))
-    assert entry.note(outcome(Result.GONE, 2))
+    assert entry.add_outcome(outcome(Result.SENT, 1, sent_ns=1_500))
+    assert entry.add_outcome(outcome(Result.GONE, 2))
     assert not entry.is_settled
-    entry.note(outcome(Result.DONE, 1, sent_ns=1_600))
+    entry.add_outcome(outcome(Result.DONE, 1, sent_ns=1_600))
     assert not entry.is_settled
-    entry.note_freed("u-7", 7_000)  # of another plan
+    entry.record_freed("u-7", 7_000)  # of another plan
     assert not entry.is_settled
-    entry.note_freed("u-1", 9_000)
-    entry.note_freed("u-1", 99_000)
+    entry.record_freed("u-1", 9_000)
+    entry.record_freed("u-1", 99_000)
     assert entry.is_settled
-    assert not entry.note(outcome(Result.DONE, 7))
+    assert not entry.add_outcome(outcome(Result.DONE, 7))
     record = entry.record()
     assert record.time == "1970-01-01T00:00:00.000Z"
     assert (record.latencies.seen_to_decided_ns, record.latencies.decided_to_sent_ns) == (600, 600)
@@ -90,8 +90,8 @@ def test_memory_is_back_when_that_of_the_last_victim_is(order: tuple[int, int]) 
     entry = open_plan(plan(victims=2, candidates=2))
     assert entry.decided_to_freed_ns is None
     for at_ns, number in zip((4_000, 9_000), order, strict=True):
-        entry.note(outcome(Result.DONE, number))
-        entry.note_freed(f"u-{number}", at_ns)
+        entry.add_outcome(outcome(Result.DONE, number))
+        entry.record_freed(f"u-{number}", at_ns)
     assert entry.decided_to_freed_ns == 8_000
 
 
@@ -99,14 +99,14 @@ def test_a_plan_is_sent_when_its_first_victim_is() -> None:
     entry = open_plan(plan(victims=2, candidates=2))
     assert entry.record().latencies.decided_to_sent_ns is None
     for number, sent_ns in ((1, 1_700), (2, 1_600)):
-        entry.note(outcome(Result.DONE, number, sent_ns=sent_ns))
+        entry.add_outcome(outcome(Result.DONE, number, sent_ns=sent_ns))
     assert entry.record().latencies.decided_to_sent_ns == 600
 
 
 def test_a_final_outcome_is_not_overwritten() -> None:
     entry = open_plan(plan())
-    entry.note(outcome(Result.DONE, sent_ns=2_000))
-    entry.note(outcome(Result.SENT))
+    entry.add_outcome(outcome(Result.DONE, sent_ns=2_000))
+    entry.add_outcome(outcome(Result.SENT))
     assert entry.record().outcomes[0].result is Result.DONE
 
 
@@ -288,16 +288,16 @@ def test_a_line_says_what_its_decision_rests_on() -> None:
 
 def test_repeats_are_held_back_and_counted() -> None:
     repeats = RepeatFilter(every_ns=30 * NS_PER_S)
-    assert repeats.say("k", "one", 0) == "one"
-    assert [repeats.say("k", "two", n * NS_PER_S) for n in (1, 2, 29)] == [None] * 3
-    assert repeats.say("other", "x", NS_PER_S) == "x"
-    assert repeats.say("k", "three", 30 * NS_PER_S) == "three (3 more like this suppressed)"
+    assert repeats.admit("k", "one", 0) == "one"
+    assert [repeats.admit("k", "two", n * NS_PER_S) for n in (1, 2, 29)] == [None] * 3
+    assert repeats.admit("other", "x", NS_PER_S) == "x"
+    assert repeats.admit("k", "three", 30 * NS_PER_S) == "three (3 more like this suppressed)"
 
 
 def test_the_filters_memory_is_bounded() -> None:
     repeats = RepeatFilter()
     for n in range(10_000):
-        repeats.say(str(n), "x", n)
+        repeats.admit(str(n), "x", n)
     assert len(repeats._said) == 256
 
 

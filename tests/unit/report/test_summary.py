@@ -34,7 +34,7 @@ def book(*pushes: list[CgroupStall]) -> StallBook:
 def test_cgroups_of_a_pod_are_added_up_by_cause() -> None:
     (web,) = book(
         [stall(1, sums(2, 5000, 4000, s0=1, s2=1)), stall(2, sums(1, 3000, 3000, s1=1), sums(1, 7, 7, s0=1))]
-    ).take()
+    ).drain()
     assert (web.name, web.total_ns) == ("shop/web", 8007)
     node, limit = web.causes
     assert (node.cause, node.count, node.total_ns, node.max_ns, node.hist) == ("global_", 3, 8000, 4000, (1, 1, 1))
@@ -44,30 +44,30 @@ def test_cgroups_of_a_pod_are_added_up_by_cause() -> None:
 
 def test_what_was_sent_is_not_sent_again() -> None:
     made = book([stall(1, sums(2, 5000, 4000, s2=2))])
-    assert made.take()[0].total_ns == 5000
-    assert made.take() == ()
+    assert made.drain()[0].total_ns == 5000
+    assert made.drain() == ()
     made.push([stall(1, sums(3, 6000, 4000, s0=1, s2=2))], NAMES.get)
-    (web,) = made.take()
+    (web,) = made.drain()
     # The longest of these is not known: it was no longer than its slot, 2 µs, and than all together.
     assert (web.total_ns, web.causes[0].count, web.causes[0].max_ns, web.causes[0].hist) == (1000, 1, 1000, (1,))
 
 
 def test_a_dead_cgroup_keeps_what_it_stalled_and_its_id_may_live_again() -> None:
     made = book([stall(1, sums(2, 5000, 4000, s2=2))], [], [stall(1, sums(1, 100, 100, s0=1))])
-    assert made.take()[0].total_ns == 5100
+    assert made.drain()[0].total_ns == 5100
     made = book([stall(1, sums(2, 5000, 4000, s2=2))], [stall(1, sums(1, 100, 100, s0=1))])
-    assert made.take()[0].total_ns == 5100
+    assert made.drain()[0].total_ns == 5100
 
 
 def test_throttling_is_a_part_and_not_in_the_total() -> None:
     throttled = CgroupStall(1, sums(1, 5000, 5000, s2=1), StallSum(), throttled=sums(1, 2000, 2000, s1=1))
-    (web,) = book([throttled]).take()
+    (web,) = book([throttled]).drain()
     assert web.total_ns == 5000
     assert [each.cause for each in web.causes] == ["global_", "throttled"]
 
 
 def test_it_was_not_asked_for() -> None:
-    assert book([stall(4, sums(1, 5, 5, s0=1))]).take() == ()
+    assert book([stall(4, sums(1, 5, 5, s0=1))]).drain() == ()
 
 
 def summary(pods: tuple[PodStalls, ...], ledger: LedgerView | None = None) -> Summary:
@@ -75,7 +75,7 @@ def summary(pods: tuple[PodStalls, ...], ledger: LedgerView | None = None) -> Su
 
 
 def test_the_summary_has_totals_and_a_histogram() -> None:
-    pods = book([stall(1, sums(3, 9_500_000, 9_000_000, s8=2, s13=1)), stall(3, limit=sums(1, 900, 900, s0=1))]).take()
+    pods = book([stall(1, sums(3, 9_500_000, 9_000_000, s8=2, s13=1)), stall(3, limit=sums(1, 900, 900, s0=1))]).drain()
     lines = summary_lines(summary(pods))
     assert lines[0] == "9.5 ms stalled in 2.0 s, all tasks added up"
     assert lines[2] == "POD                                 NODE     LIMIT   COMPACT     OTHER     TOTAL"
@@ -93,7 +93,7 @@ def test_no_stall_is_one_line_and_many_pods_are_cut() -> None:
     assert summary_lines(summary(())) == ["no stall in 2.0 s"]
     made = StallBook()
     made.push([stall(each, sums(1, 1000 + each, 1, s0=1)) for each in range(30)], lambda cgroup_id: f"p{cgroup_id}")
-    lines = summary_lines(summary(made.take()), most=5)
+    lines = summary_lines(summary(made.drain()), most=5)
     assert lines[3].startswith("p29 ")
     assert lines[8].split() == ["25", "more", "25.3", "µs"]
     assert max(map(len, lines)) <= 80

@@ -25,7 +25,7 @@ def interrupted(decided_ns: int, *outcomes: Outcome) -> AuditRecord:
     plan = plan_of(frame([pod("hog", anon=300), pod("calm", anon=10)], used=900))
     line = OpenPlan(plan, node="n1", dry_run=False, seen_ns=None, decided_ns=decided_ns, wall_s=0.0)
     for outcome in outcomes:
-        line.note(outcome)
+        line.add_outcome(outcome)
     return line.record()
 
 

@@ -17,11 +17,11 @@ def learned(path: Path | None, pods: dict[str, set[str]], given: str | None = No
     """Return the root that an agent has which finds these pods below these directories."""
     kubelet = KubeletRoot(given)
     kept = KeptRoot(kubelet, path, None)
-    kept.look()  # not known yet, or given
+    kept.refresh()  # not known yet, or given
     ids = {place: number for number, place in enumerate((NEAR, DEEP), 1) if kubelet.is_kubepods(number, place)}
     kubelet.learn({ids[place]: uids for place, uids in pods.items()} if ids else {})
-    kept.look()
-    kept.look()
+    kept.refresh()
+    kept.refresh()
     return kubelet.path
 
 

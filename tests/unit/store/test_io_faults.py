@@ -145,7 +145,7 @@ def test_a_checkpoint_is_the_last_one_that_was_saved(tmp_path: Path) -> None:
                     folder.save(uid, wanted[uid])
                     known = wanted
             folder.sync()
-        assert folder.take(frozenset("ab")).problems == (), str(fault)
+        assert folder.load(frozenset("ab")).problems == (), str(fault)
         found = {each.name: each.read_bytes() for each in fault.folder.glob("prediction/*")}
         assert_kept(fault, found, known, wanted)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from koordebpf.errors import ConfigError
-from koordebpf.report.log_formats import JsonFormatter, QueuedHandler, log_sink, say_last, set_up_logging
+from koordebpf.report.log_formats import JsonFormatter, QueuedHandler, log_sink, set_up_logging, write_last
 from koordebpf.store.audit import open_audit
 from koordebpf.store.line_sink import LineSink, write_whole
 from tests.contract.apiserver import until
@@ -197,7 +197,7 @@ def test_whatever_python_prints_about_errors_goes_through_the_log(capfd: pytest.
     thread = threading.Thread(target=fail, name="worker-7")
     thread.start()
     thread.join()
-    assert say_last("koordebpf: the end")
+    assert write_last("koordebpf: the end")
     *said, last = capfd.readouterr().err.splitlines()
     found = [json.loads(line) for line in said]
     assert last == "koordebpf: the end"
@@ -207,7 +207,7 @@ def test_whatever_python_prints_about_errors_goes_through_the_log(capfd: pytest.
 
 def test_nothing_is_said_last_where_logging_is_not_set_up() -> None:
     assert log_sink() is None
-    assert not say_last("koordebpf: the end")
+    assert not write_last("koordebpf: the end")
 
 
 def test_an_audit_file_is_tried_out_first(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_what_is_noted_all_the_time_is_written_soon_and_then_once_a_minute(
     def meanwhile() -> None:
         ready.wait(patience(10))
         names.append(json.loads(path.read_text())["pods"][0]["metadata"]["name"] if path.exists() else None)
-        kept[0].note(state(pod(f"noted-{len(names)}").pod), {})
+        kept[0].update(state(pod(f"noted-{len(names)}").pod), {})
 
     waits = PlayedWaits(5, meanwhile)
     waits.play_in(monkeypatch, pod_list)

@@ -59,7 +59,7 @@ class NetworkPlugin(InnerPlugin[NetworkState, NetworkSettings]):
     settings = NetworkSettings
     state = NetworkState
 
-    def look(self, seen: Seen, state: NetworkState, settings: NetworkSettings) -> Looked[NetworkState]:
+    def judge(self, seen: Seen, state: NetworkState, settings: NetworkSettings) -> Looked[NetworkState]:
         """Return the pods of NICs that have been unhealthy for as long as that is tolerated; each pod once."""
         if not settings.is_on:
             return Looked(state=NetworkState())
@@ -134,7 +134,7 @@ class ReclaimedPlugin(InnerPlugin[Empty, ReclaimedSettings]):
     settings = ReclaimedSettings
     state = Empty
 
-    def look(self, seen: Seen, state: Empty, settings: ReclaimedSettings) -> Looked[Empty]:
+    def judge(self, seen: Seen, state: Empty, settings: ReclaimedSettings) -> Looked[Empty]:
         """Return a threshold for the first resource, by name, of which reclaimed pods request too much."""
         if not settings.is_on:
             return Looked(state=state)
@@ -254,7 +254,7 @@ class ReclaimedNumaPlugin(InnerPlugin[Empty, ReclaimedSettings]):
     settings = ReclaimedSettings
     state = Empty
 
-    def look(self, seen: Seen, state: Empty, settings: ReclaimedSettings) -> Looked[Empty]:
+    def judge(self, seen: Seen, state: Empty, settings: ReclaimedSettings) -> Looked[Empty]:
         """Return a threshold for the first zone and resource, by name, of which reclaimed pods request too much."""
         if not settings.is_on:
             return Looked(state=state)

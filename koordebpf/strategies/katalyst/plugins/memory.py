@@ -131,7 +131,7 @@ class NumaMemoryPlugin(InnerPlugin[NumaMemoryState, NumaMemorySettings]):
     settings = NumaMemorySettings
     state = NumaMemoryState
 
-    def look(self, seen: Seen, state: NumaMemoryState, settings: NumaMemorySettings) -> Looked[NumaMemoryState]:
+    def judge(self, seen: Seen, state: NumaMemoryState, settings: NumaMemorySettings) -> Looked[NumaMemoryState]:
         """Return a hard threshold while any NUMA node is under pressure; each call counts as one round."""
         numa = seen.measured.numa
         if not settings.is_on:
@@ -318,7 +318,7 @@ class SystemMemoryPlugin(InnerPlugin[SystemMemoryState, SystemMemorySettings]):
     settings = SystemMemorySettings
     state = SystemMemoryState
 
-    def look(self, seen: Seen, state: SystemMemoryState, settings: SystemMemorySettings) -> Looked[SystemMemoryState]:
+    def judge(self, seen: Seen, state: SystemMemoryState, settings: SystemMemorySettings) -> Looked[SystemMemoryState]:
         """Return a hard threshold while memory is short."""
         system = seen.measured.system
         if not settings.is_on:
@@ -488,7 +488,7 @@ class RssOverusePlugin(InnerPlugin[Empty, RssOveruseSettings]):
     settings = RssOveruseSettings
     state = Empty
 
-    def look(self, seen: Seen, state: Empty, settings: RssOveruseSettings) -> Looked[Empty]:
+    def judge(self, seen: Seen, state: Empty, settings: RssOveruseSettings) -> Looked[Empty]:
         """Return the pods above their threshold; one without a request in every container is none."""
         if not settings.is_on:
             return Looked(state=state)

@@ -128,7 +128,7 @@ class RootfsOverusePlugin(InnerPlugin[Empty, RootfsOveruseSettings]):
     settings = RootfsOveruseSettings
     state = Empty
 
-    def look(self, seen: Seen, state: Empty, settings: RootfsOveruseSettings) -> Looked[Empty]:
+    def judge(self, seen: Seen, state: Empty, settings: RootfsOveruseSettings) -> Looked[Empty]:
         """Return the pods above their threshold, the largest first."""
         if not settings.is_on:
             return Looked(state=state)
@@ -242,7 +242,7 @@ class RootfsPressurePlugin(InnerPlugin[RootfsPressureState, RootfsPressureSettin
     settings = RootfsPressureSettings
     state = RootfsPressureState
 
-    def look(
+    def judge(
         self, seen: Seen, state: RootfsPressureState, settings: RootfsPressureSettings
     ) -> Looked[RootfsPressureState]:
         """Return a hard threshold while bytes or inodes are short, bytes first."""

@@ -19,7 +19,7 @@ def kept(
 ) -> dict[Pace, list[int]]:
     found: dict[Pace, list[int]] = {pace: [] for pace in Pace}
     for second in seconds:
-        for pace, made in selection.take(encoded(second, ENCODER, used_mib=900 if second in decisions else 500)):
+        for pace, made in selection.select(encoded(second, ENCODER, used_mib=900 if second in decisions else 500)):
             found[pace].append(second_of(made))
     return found
 
@@ -49,8 +49,8 @@ def test_the_windows_of_two_decisions_join() -> None:
 def test_what_waited_is_kept_as_it_was() -> None:
     selection = Selection()
     before = encoded(1, ENCODER)
-    selection.take(before)
-    pace, first = selection.take(encoded(2, ENCODER, used_mib=900))[-2]
+    selection.select(before)
+    pace, first = selection.select(encoded(2, ENCODER, used_mib=900))[-2]
     assert (pace, first) == (Pace.DECISIONS, before)
 
 
@@ -58,9 +58,9 @@ def test_what_waits_is_bounded_in_bytes() -> None:
     selection, encoder = Selection(), RoundEncoder()
     rounds = [encoded(number / 100, encoder, pods=110, seed=number) for number in range(400)]
     for made in rounds:
-        selection.take(made)
+        selection.select(made)
     found = [
-        each for pace, each in selection.take(encoded(4, encoder, pods=110, used_mib=900)) if pace is Pace.DECISIONS
+        each for pace, each in selection.select(encoded(4, encoder, pods=110, used_mib=900)) if pace is Pace.DECISIONS
     ]
     assert 40 < len(found) < 200
     assert found[-2] == rounds[-1]

@@ -239,7 +239,7 @@ def test_a_node_stalls_for_all_of_the_time_at_most_and_without_time_it_is_not_kn
         measured = each.tick.frame.measured
         node = replace(measured.node, psi_some=PsiLine(0, 0, 0, total_us))
         tick = replace(each.tick, frame=replace(each.tick.frame, measured=replace(measured, node=node)))
-        made.take(msgspec.structs.replace(each, tick=tick), decision)
+        made.record(msgspec.structs.replace(each, tick=tick), decision)
     assert [each.some_ratio for each in made.found] == [None, 1.0, 0.0]
     assert isinstance(made.found[0], Moment)
 

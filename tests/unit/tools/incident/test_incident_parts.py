@@ -71,7 +71,7 @@ def read_round(second: float, **asked: object) -> tuple[ReadRound, RecordedDecis
 def moments_of(rounds: list[tuple[ReadRound, RecordedDecision]], most: int) -> list[Moment]:
     made = Moments(rounds[0][0].wall_ns, rounds[-1][0].wall_ns, most)
     for each, decision in rounds:
-        made.take(each, decision)
+        made.record(each, decision)
     return made.found
 
 
@@ -175,14 +175,14 @@ class TestHeat:
         for second in range(180):
             # A window of a minute with a stall of 1 ms in each second.
             rows = (row("web/a", "spark/b", 1_000_000 * min(second + 1, 60)),)
-            ledgers.take(wall_ns(second), LedgerView(60 * NS_PER_S, rows[0].ns, 0, rows))
+            ledgers.record(wall_ns(second), LedgerView(60 * NS_PER_S, rows[0].ns, 0, rows))
         found = ledgers.map()
         assert found is not None and found.ns == ((180_000_000,),)
         assert found.covers == "the ledgers of 3 × 60 s"
 
     def test_rounds_without_a_ledger_are_none(self) -> None:
         ledgers = Ledgers(0)
-        ledgers.take(0, None)
+        ledgers.record(0, None)
         assert ledgers.map() is None and not ledgers.has_any
 
     def test_the_smallest_are_summed_up(self) -> None:

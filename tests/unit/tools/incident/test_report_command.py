@@ -171,9 +171,10 @@ def audit_line(second: int, result: Fate = Fate.DONE, victims: int = 1) -> bytes
     for victim in plan.victims:
         who = victim.candidate
         sent_ns = 7 if result is Fate.DONE else None
-        line.note(Outcome(who.uid, "spark", who.name, "cgroup", result, "so", 5, sent_ns=sent_ns, killed_tasks=3))
+        outcome = Outcome(who.uid, "spark", who.name, "cgroup", result, "so", 5, sent_ns=sent_ns, killed_tasks=3)
+        line.add_outcome(outcome)
         if result is Fate.DONE:
-            line.note_freed(who.uid, 40_000_005)
+            line.record_freed(who.uid, 40_000_005)
     return msgspec.json.encode(line.record())
 
 

@@ -40,8 +40,8 @@ def raw() -> bytes:
     for seed in range(7):
         shadows = Shadows(variants, 100 * MIB)
         for each in play(jobs_of(seed, 150), 150, enforce=False):
-            shadows.look(each.tick, each.view, each.decision)
-        made = made.with_day(shadows.take(f"2026-03-0{seed + 1}"))
+            shadows.observe(each.tick, each.view, each.decision)
+        made = made.with_day(shadows.drain(f"2026-03-0{seed + 1}"))
     return msgspec.json.encode(made)
 
 
