@@ -22,13 +22,14 @@ _TRIES = 3
 _LOOP, _LOOP_S = "sum(number & 3 for number in range(1_000_000))", 0.05
 
 
-def unmarked(reports: Sequence[Path], tests: Path) -> list[str]:
-    """Return the tests of these reports that take longer than the limit without the mark.
+def unmarked(reports: Sequence[Path], tests: Path) -> tuple[list[str], list[str]]:
+    """Return the tests of these reports that take longer than the limit without the mark, and those that failed again.
 
     Each is run up to three times more: only one that takes as long each time counts, since a machine may be busy, and a
     machine that is slow is given in proportion more. What a fixture takes that several tests share is not counted then.
+    One that had passed and fails in such a run is not steady: it is the second list.
     """
-    found = [node for report in reports for node in _over(report)]
+    found, failed = [node for report in reports for node in _over(report)], list[str]()
     for _ in range(_TRIES):
         if not found:
             break
@@ -40,8 +41,9 @@ def unmarked(reports: Sequence[Path], tests: Path) -> list[str]:
         options = ["-q", f"--junitxml={report}", "-o", "junit_duration_report=call"]
         before = slowness()
         subprocess.run([sys.executable, "-m", "pytest", *options, *found], cwd=tests.parent, check=False)
+        failed += _failed(report)
         found = _over(report, LIMIT_S * max(before, slowness()))
-    return found
+    return found, sorted(set(failed))
 
 
 def slowness() -> float:
@@ -50,14 +52,23 @@ def slowness() -> float:
     return max(1.0, spent_s / _LOOP_S)
 
 
-def _over(report: Path, limit_s: float = LIMIT_S) -> list[str]:
+def _cases(report: Path) -> list[ET.Element]:
     try:
-        cases = list(ET.parse(report).getroot().iter("testcase"))
+        return list(ET.parse(report).getroot().iter("testcase"))
     except (OSError, ET.ParseError):
         return []  # who counts the report says so
+
+
+def _failed(report: Path) -> list[str]:
+    return [
+        node_of(case) for case in _cases(report) if any(case.find(what) is not None for what in ("failure", "error"))
+    ]
+
+
+def _over(report: Path, limit_s: float = LIMIT_S) -> list[str]:
     return [
         node_of(case)
-        for case in cases
+        for case in _cases(report)
         if float(case.attrib.get("time", 0)) > limit_s
         and all(case.find(f"properties/property[@name='{mark}']") is None for mark in MARKS)
         and all(case.find(what) is None for what in ("failure", "error", "skipped"))

@@ -219,6 +219,19 @@ def test_what_takes_long_not_each_time_is_no_failure(folders):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_limit")
+def test_what_fails_when_it_is_run_once_more_is_counted(folders):
+    (folders / "unit" / "test_once.py").write_text(
+        "import time\nfrom pathlib import Path\ndef test_it(ran=Path(__file__).with_suffix('.ran')):\n"
+        "    assert not ran.exists()\n    ran.touch()\n    time.sleep(0.6)\n"
+    )
+    done = run(folders, "", "unit")
+    why = "failed: passed, and failed when it was run once more: tests/unit/test_once.py::test_it"
+    assert why in done.stdout.splitlines(), done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_limit")
 def test_a_quick_run_leaves_out_what_is_slow(folders):
     (folders / "unit" / "test_long.py").write_text(SLEEPS.replace("0.6", "0"))
     done = run(folders, "", "--quick", "unit")
