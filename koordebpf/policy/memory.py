@@ -13,7 +13,7 @@ from koordebpf.policy.plan import Candidate
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.outcome import Outcome, Result
-from koordebpf.state.view import NodeView, PastEviction, PendingRelease, Problem, RefusedEviction
+from koordebpf.state.view import NodeView, PastEviction, PendingRelease, PodView, Problem, RefusedEviction
 from koordebpf.units import NS_PER_S
 
 # Why: a cgroup is seen empty, and a container stopped, after its tasks have dropped their memory; what is left are the
@@ -100,8 +100,8 @@ def after(memory: DecisionMemory, event: Event) -> DecisionMemory:
 def settled(memory: DecisionMemory, event: NodeMeasured) -> Settled:
     """Return the memory after a measurement: which pods are still pending, whose memory is back, who is late.
 
-    Pods deleted by other clients are pending, too. The late stay on the list: forgotten, a pod that cannot die would
-    be counted on again.
+    Pods deleted by other clients are pending, too, since that was asked for: this agent may have started later. The
+    late stay on the list: forgotten, a pod that cannot die would be counted on again.
     """
     view, now_ns = event.view, event.view.now_ns
     listed, uids = {entry.uid for entry in memory.pending}, {pod.uid for pod in view.pods}
@@ -109,7 +109,7 @@ def settled(memory: DecisionMemory, event: NodeMeasured) -> Settled:
     entries = memory.pending
     for pod in view.pods:
         if pod.is_terminating and pod.uid not in listed and pod.uid not in kept and pod.memory:
-            entries = _pending(entries, pod.uid, credit_bytes(pod), now_ns)
+            entries = _pending(entries, pod.uid, credit_bytes(pod), _deleted_ns(pod, view))
     pending = tuple(_judged(entry, now_ns) for entry in still_pending(entries, view.pods, view.measured.strays))
     waiting = {entry.uid for entry in pending}
     released = tuple(entry for entry in entries if entry.uid not in waiting)
@@ -136,6 +136,13 @@ def settled(memory: DecisionMemory, event: NodeMeasured) -> Settled:
         killed=(memory.killed & uids) - event.populated,
     )
     return Settled(memory, released, late_now)
+
+
+# CLOCK_MONOTONIC. Where either clock is not known, or theirs is ahead of ours, it was now.
+def _deleted_ns(pod: PodView, view: NodeView) -> int:
+    if view.wall_s is None or pod.terms.deleted_s is None:
+        return view.now_ns
+    return max(0, view.now_ns - max(0, int((view.wall_s - pod.terms.deleted_s) * NS_PER_S)))
 
 
 def is_waiting(memory: DecisionMemory, now_ns: int) -> bool:

@@ -238,6 +238,25 @@ def test_a_killed_pod_counts_as_such_until_it_has_processes_or_is_gone() -> None
     assert made.memory.killed == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("deleted_ago_s", "since_ago_s"),
+    [(3 * 86400, NOW_NS / NS_PER_S), (60.0, 60), (-5.0, 0), (None, 0)],  # earlier than the boot; an API server ahead
+)
+def test_a_pod_is_waited_for_since_it_was_deleted_whenever_the_agent_started(deleted_ago_s, since_ago_s) -> None:
+    wall_s = 1_700_000_000.0
+    view = node(wall_s=wall_s)
+    (hog, other) = view.pods
+    deleted_s = None if deleted_ago_s is None else wall_s - deleted_ago_s
+    hog = replace(hog, is_terminating=True, terms=replace(hog.terms, deleted_s=deleted_s))
+    view = replace(view, pods=(hog, other))
+    news = settled(DecisionMemory(), NodeMeasured(view, SETTINGS.pending_max_ns, keeps_released=False))
+    assert [(entry.uid, NOW_NS - entry.since_ns) for entry in news.memory.pending] == [(HOG, since_ago_s * NS_PER_S)]
+    is_late = since_ago_s * NS_PER_S > SETTINGS.pending_max_ns
+    assert [entry.uid for entry in news.late] == ([HOG] if is_late else [])
+    victims = decide(replace(view, frame=replace(view.frame, pending=news.memory.pending)), SETTINGS).victims
+    assert [each.candidate.uid for each in victims] == ([OTHER] if is_late else [])
+
+
 def test_what_is_not_set_is_not_in_a_frame() -> None:
     (entry,) = Remembered().memory.pending
     assert entry == PendingRelease(HOG, SENT_NS, 200 * MIB)
