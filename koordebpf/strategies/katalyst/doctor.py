@@ -34,7 +34,7 @@ from koordebpf.strategies.katalyst.registry import sockets_below
 from koordebpf.strategies.katalyst.rootfs import RootfsCollector
 from koordebpf.strategies.katalyst.run import open_rootfs
 from koordebpf.strategies.katalyst.settings import KatalystSettings, is_listed
-from koordebpf.strategies.katalyst.values import ImageFs, KatalystMeasured
+from koordebpf.strategies.katalyst.values import ImageFs, KatalystMeasured, RootfsMeasured
 
 _DISK_S, _LOOK_S = 2.0, 0.02
 _SUFFIX = "-eviction-plugin"
@@ -61,8 +61,9 @@ def sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) -> tuple[Si
         image_fs = _image_fs(rootfs) if rootfs is not None else None
     cnr, of_cnr = _cnr(config)
     links = links_of(cnr) if cnr is not None else {}
-    measured = replace(measured, cnr=cnr, links=links, image_fs=image_fs)
     now_ns = time.monotonic_ns()
+    layers = RootfsMeasured(now_ns, now_ns, {}) if rootfs is not None else None  # an agent's first pass ends soon
+    measured = replace(measured, cnr=cnr, links=links, image_fs=image_fs, rootfs=layers)
     frame = frame_of(None, Measured(now_ns, now_ns, node), feature_gates={GATE: True}, executor="api")
     view = view_of_frame(replace(frame, strategyInForce=None))
     return (
