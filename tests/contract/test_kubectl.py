@@ -397,7 +397,7 @@ class TestTopPods:
             "forecast": None, "quality": quality, "rows": [row, row | {"name": "spark/calm"}], "ledger": None,
         }  # fmt: skip
         cluster.run = lambda pod, command: Said((json.dumps(page).encode(),))
-        cluster.pages["/api/v1/namespaces/spark/pods?labelSelector=app%3Dx"] = {"items": [POD]}
+        cluster.pages["/api/v1/namespaces/spark/pods?labelSelector=app%3Dx&limit=500"] = {"items": [POD]}
         code, out, error = kubectl(cluster, "top", "pods", "-n", "spark", "-l", "app=x")
         assert (code, error) == (0, "")
         assert [line.split()[:3] for line in out.splitlines()[1:]] == [["hog", "BE", "300MiB"]]

@@ -85,6 +85,8 @@ def requests_of(path: Path) -> Iterator[tuple[str, str]]:
                 assert isinstance(name, ast.Constant), f"{path.name}: a Resource whose name is no literal"
                 yield str(name.value), "list"
                 yield str(name.value), "watch"
+            case ast.Name(id="Listing") if isinstance(call.args[2], ast.Constant):
+                yield str(call.args[2].value), "list"
             case ast.Attribute(attr="get" | "parts") if {"verb", "resource"} <= words.keys():
                 yield str(words["resource"]), str(words["verb"])
             case ast.Attribute(attr=method) if method in _METHODS and "resource" in words:
@@ -152,6 +154,10 @@ class TestRights:
     def test_requests_are_made_in_kube_only(self) -> None:
         elsewhere = [path for path in (ROOT / "koordebpf").rglob("*.py") if KUBE not in path.parents]
         assert [path for path in elsewhere if set(requests_of(path))] == []
+
+    def test_lists_are_read_in_pages(self) -> None:
+        listing = {str(path.relative_to(KUBE)) for path in KUBE.rglob("*.py") if 'verb="list"' in path.read_text()}
+        assert listing == {"cache/list_stream.py", "plugins/pods.py"}  # the second of protobuf
 
     def test_no_role_has_wildcards_or_secrets(self) -> None:
         for rule in (rule for path in ALL_RIGHTS for each in objects(path) for rule in each.get("rules", ())):

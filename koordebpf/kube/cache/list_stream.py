@@ -10,19 +10,21 @@ everything, which then are read once more, and has no bound for one of them.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from koordebpf.errors import KubeTooLarge
-from koordebpf.kube.body import MALFORMED, malformed
+from koordebpf.kube.body import MALFORMED, decoded, malformed
 from koordebpf.kube.cache.store import Identity, ListMeta, Read, decode_list, too_large
-from koordebpf.kube.http.transport import Transport
+from koordebpf.kube.http.transport import MAX_LINE_BYTES, Transport
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 _FRAME_BYTES: Final = 64 << 10  # of a list without its items
 _NAMES_WITHIN: Final = 1024  # bytes of an object. Kubernetes writes who it is before what may be large
 _STEP_BYTES: Final = 64 << 10
@@ -56,6 +58,10 @@ class Limits(NamedTuple):
     object_bytes: int
 
 
+# Why 4 MiB: two of the largest objects that etcd takes; what is held undecoded counts in the memory of the agent.
+LIMITS: Final = Limits(first=500, most=500, page_bytes=4 << 20, object_bytes=MAX_LINE_BYTES)
+
+
 class Listing(NamedTuple):
     """What is listed: `query` without `limit` and `continue`, and the seconds that an answer may take to its end."""
 
@@ -63,6 +69,22 @@ class Listing(NamedTuple):
     query: Mapping[str, str]
     resource: str
     answer_s: float
+
+
+def objects(transport: Transport, listing: Listing, decode: Callable[[msgspec.Raw], T]) -> Iterator[T]:
+    """Yield the objects of a list, decoded one by one. One that is too large is left out, with a warning.
+
+    Raises:  KubeError: there is no answer, it is no list, or an object is not what `decode` takes.
+    """
+    answer: Iterator[Page[T]] = pages(transport, listing, LIMITS)
+    for page in answer:
+        for each in page.left_out:
+            try:
+                each.outcome()
+            except msgspec.DecodeError as error:
+                log.warning("%s %s/%s is left out: %s", listing.resource, each.who.namespace, each.who.name, error)
+        for raw in page.items:
+            yield decoded(raw, decode, f"list {listing.resource}", "what was asked for")
 
 
 def pages(transport: Transport, listing: Listing, limits: Limits) -> Iterator[Page[T]]:

@@ -31,7 +31,7 @@ import msgspec
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.body import MALFORMED, malformed
-from koordebpf.kube.cache.list_stream import Limits, Listing, Page, pages
+from koordebpf.kube.cache.list_stream import LIMITS, Limits, Listing, Page, pages
 from koordebpf.kube.cache.store import CHANGES, Identity, Read, Table, is_older, version_of
 from koordebpf.kube.http.deadlines import OpenExchange
 from koordebpf.kube.http.refusal import Backoff, refusal
@@ -145,11 +145,10 @@ class _ErrorObject(msgspec.Struct, frozen=True):
 class Reflector(Generic[T]):
     """Keeps `view` equal to what the server has; calls `publish(is_news)` after each change and sign of life.
 
-    `page_bytes`: of a page of a list; one with more is asked for again in parts. Why 4 MiB: two of the largest that
-    etcd takes, and what is held undecoded counts in the memory of the agent.
+    `page_bytes`: of a page of a list; one with more is asked for again in parts.
     """
 
-    page_bytes = 4 << 20
+    page_bytes = LIMITS.page_bytes
 
     def __init__(
         self,

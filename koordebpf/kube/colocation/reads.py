@@ -10,9 +10,9 @@ import msgspec
 
 from koordebpf.errors import KubeGone
 from koordebpf.kube.body import decoded
+from koordebpf.kube.cache.list_stream import Listing, objects
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from koordebpf.kube.cache.objects import ConfigMap
-from koordebpf.kube.cache.store import decode_list
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE
@@ -41,10 +41,8 @@ class NodeReads:
     def pods(self, decode: Callable[[msgspec.Raw], T]) -> tuple[T, ...]:
         """Return the pods of the Node that have not ended."""
         selector = f"spec.nodeName={self._node},status.phase!=Succeeded,status.phase!=Failed"
-        query = {"fieldSelector": selector}
-        body = self._transport.get("/api/v1/pods", query, verb="list", resource="pods", timeout_s=_TIMEOUT_S)
-        listed = decoded(body, decode_list, "list pods", _ASKED)
-        return tuple(decoded(raw, decode, "list pods", _ASKED) for raw in listed.items or ())
+        listing = Listing("/api/v1/pods", {"fieldSelector": selector}, "pods", _TIMEOUT_S)
+        return tuple(objects(self._transport, listing, decode))
 
     def node_metric(self, decode: Callable[[msgspec.Raw], T]) -> T | None:
         """Return its NodeMetric."""

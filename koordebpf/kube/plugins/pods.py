@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from koordebpf.errors import DecodeError, KubeError
+from koordebpf.errors import DecodeError, KubeError, KubeTooLarge
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.cache.objects import (
     Container,
@@ -33,12 +34,17 @@ log = logging.getLogger(__name__)
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 _ANSWER_S: Final = 5.0
 _REST_S: Final = 5.0  # Why: as often as plugins are called; a node whose pods change all the time asks no more often
+_RESTS: Final = 10  # times what the list took
 _CLOSE_S: Final = 1.0
+_PAGE_BYTES: Final = 4 << 20  # of an answer; where it has more, pages are asked for
+_PAGE: Final = 100
+_WHOLE_BYTES: Final = 128 << 10  # Why: ten times a large pod; any tenant may make one of 1.4 MB, or sixty
 MAGIC: Final = b"k8s\x00"  # of every answer in protobuf, before a runtime.Unknown
 _CONTAINERS: Final = "*Container"
 POD_TABLE: Final[dict[str, Fields]] = {
     "Unknown": {"raw": (2, "bytes")},
-    "PodList": {"items": (2, "*bytes")},
+    "PodList": {"metadata": (1, "ListMeta"), "items": (2, "*bytes")},
+    "ListMeta": {"continue": (3, "string")},
     "Pod": {"metadata": (1, "ObjectMeta"), "spec": (2, "PodSpec"), "status": (3, "PodStatus")},
     "Entry": {"key": (1, "string"), "value": (2, "string")},
     "Time": {"seconds": (1, "int64")},
@@ -155,15 +161,17 @@ class PodMessages:
             self._wanted.clear()
             if self._ends.is_set():
                 return
+            began_s = time.monotonic()
             if not self._supervisor.call(functools.partial(self._read, transport)):
                 self.problem = self._supervisor.problem
                 self._wanted.set()
-            self._ends.wait(self._rest_s)
+            # Tenants may make lists long: most of the time none is read.
+            self._ends.wait(max(self._rest_s, _RESTS * (time.monotonic() - began_s)))
 
     def _read(self, transport: Transport) -> None:
         problem = None
         try:
-            self._listed = pods_of_list(self._list(transport))
+            self._listed = self._list(transport)
         except (KubeError, DecodeError) as error:
             problem = str(error)
             self._wanted.set()
@@ -171,10 +179,34 @@ class PodMessages:
             log.warning("plugins are given only what the agent keeps of new pods: %s", problem)
         self.problem = problem
 
-    def _list(self, transport: Transport) -> bytes:
+    def _list(self, transport: Transport) -> dict[str, bytes]:
+        try:
+            return pods_of_list(self._answer(transport, self._query))[0]
+        except KubeTooLarge:
+            return self._pages(transport)
+
+    # Each from the state that the first is of; a server that keeps it no longer says so, and all are asked for again.
+    def _pages(self, transport: Transport) -> dict[str, bytes]:
+        listed: dict[str, bytes] = {}
+        query, limit = {"fieldSelector": self._query["fieldSelector"]}, _PAGE
+        while True:
+            try:
+                answer = self._answer(transport, query | {"limit": str(limit)})
+            except KubeTooLarge:
+                if limit == 1:
+                    raise
+                limit = max(limit // 4, 1)
+                continue
+            found, query["continue"] = pods_of_list(answer)
+            listed |= found
+            if not query["continue"]:
+                return listed
+
+    def _answer(self, transport: Transport, query: Mapping[str, str]) -> bytes:
         return transport.get(
-            "/api/v1/pods", self._query, verb="list", resource="pods", timeout_s=_ANSWER_S, accept=PROTOBUF
-        )
+            "/api/v1/pods", query, verb="list", resource="pods", timeout_s=_ANSWER_S, max_bytes=_PAGE_BYTES,
+            accept=PROTOBUF,
+        )  # fmt: skip
 
 
 def pod_bytes(pod: Pod) -> bytes:
@@ -224,16 +256,19 @@ def pod_bytes(pod: Pod) -> bytes:
     )
 
 
-def pods_of_list(answer: bytes) -> dict[str, bytes]:
-    """Return the Pods of a list as the API server encodes it, by UID, each as it is.
+def pods_of_list(answer: bytes) -> tuple[dict[str, bytes], str]:
+    """Return the Pods of a list as the API server encodes it, by UID, each as it is, and what continues the list.
+
+    A pod of more than 128 KiB is left out: plugins are given what the agent keeps of it.
 
     Raises:  DecodeError: it is no such list.
     """
     if not answer.startswith(MAGIC):
         raise DecodeError(f"the answer begins with {answer[:4]!r}, not with {MAGIC!r}")
     raw = decode(POD_TABLE, "Unknown", answer[len(MAGIC) :])["raw"]
-    items = decode(POD_TABLE, "PodList", raw)["items"]
-    return {uid: pod for pod in items if (uid := uid_of(pod))}
+    listed = decode(POD_TABLE, "PodList", raw)
+    pods = {uid: pod for pod in listed["items"] if len(pod) <= _WHOLE_BYTES and (uid := uid_of(pod))}
+    return pods, str((listed["metadata"] or {}).get("continue", ""))
 
 
 def uid_of(pod: bytes) -> str:

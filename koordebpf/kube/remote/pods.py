@@ -9,6 +9,7 @@ import msgspec
 
 from koordebpf.errors import KubeGone
 from koordebpf.kube.body import MALFORMED, malformed
+from koordebpf.kube.cache.list_stream import Listing, objects
 from koordebpf.kube.cache.objects import ObjectMeta, PodCondition
 from koordebpf.kube.http.transport import Transport
 
@@ -119,18 +120,6 @@ class RemoteEvent(msgspec.Struct, frozen=True):
         return self.lastTimestamp or self.eventTime or self.metadata.creationTimestamp or ""
 
 
-class _PodList(msgspec.Struct, frozen=True):
-    items: list[RemotePod] = []
-
-
-class _NodeList(msgspec.Struct, frozen=True):
-    items: list[RemoteNode] = []
-
-
-class _EventList(msgspec.Struct, frozen=True):
-    items: list[RemoteEvent] = []
-
-
 def agents_of(transport: Transport, namespace: str = SYSTEM_NAMESPACE) -> dict[str, RemotePod]:
     """Return the agent of each node, by the node's name: where an update runs two, the one that is ready.
 
@@ -149,8 +138,8 @@ def node_names(transport: Transport) -> list[str]:
 
     Raises:  KubeError: they cannot be listed.
     """
-    raw = transport.get("/api/v1/nodes", verb="list", resource="nodes", timeout_s=_TIMEOUT_S)
-    return sorted(each.metadata.name for each in _decoded(raw, _NodeList, "nodes").items)
+    listing = Listing("/api/v1/nodes", {}, "nodes", _TIMEOUT_S)
+    return sorted(each.metadata.name for each in objects(transport, listing, msgspec.json.Decoder(RemoteNode).decode))
 
 
 def pods_of(transport: Transport, namespace: str, selector: str = "") -> list[RemotePod]:
@@ -159,10 +148,8 @@ def pods_of(transport: Transport, namespace: str, selector: str = "") -> list[Re
     Raises:  KubeError: they cannot be listed.
     """
     query = {"labelSelector": selector} if selector else {}
-    path = _path("pods", namespace)
-    return _decoded(
-        transport.get(path, query, verb="list", resource="pods", timeout_s=_TIMEOUT_S), _PodList, path
-    ).items
+    listing = Listing(_path("pods", namespace), query, "pods", _TIMEOUT_S)
+    return list(objects(transport, listing, msgspec.json.Decoder(RemotePod).decode))
 
 
 def pod_now(transport: Transport, namespace: str, name: str) -> RemotePod | None:
@@ -184,9 +171,9 @@ def events_on(transport: Transport, namespace: str, name: str) -> list[RemoteEve
     Raises:  KubeError: they cannot be listed.
     """
     query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}"}
-    path = _path("events", namespace)
-    raw = transport.get(path, query, verb="list", resource="events", timeout_s=_TIMEOUT_S)
-    return sorted(_decoded(raw, _EventList, path).items, key=lambda each: each.time)
+    listing = Listing(_path("events", namespace), query, "events", _TIMEOUT_S)
+    found = objects(transport, listing, msgspec.json.Decoder(RemoteEvent).decode)
+    return sorted(found, key=lambda each: each.time)
 
 
 def page_of(transport: Transport, pod: RemotePod, port: int, page: str, *, timeout_s: float) -> bytes:

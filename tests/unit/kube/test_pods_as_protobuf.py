@@ -61,7 +61,7 @@ def test_zero_is_not_absent() -> None:
 def test_a_list_gives_each_pod_as_it_is() -> None:
     whole = pod_bytes(made()) + b"\xfa\x3f\x03abc"  # a field that is not known
     raw = encode(POD_TABLE, "PodList", {"items": [whole, encode(POD_TABLE, "Pod", {"status": {"phase": "Failed"}})]})
-    assert pods_of_list(MAGIC + encode(POD_TABLE, "Unknown", {"raw": raw})) == {"u": whole}
+    assert pods_of_list(MAGIC + encode(POD_TABLE, "Unknown", {"raw": raw})) == ({"u": whole}, "")
 
 
 @pytest.mark.parametrize("answer", [b"", b'{"kind":"PodList"}', MAGIC + b"\x12\x7f"])

@@ -208,7 +208,14 @@ MESSAGES: list[tuple[Messages, dict[str, Written]]] = [
         },
     ),
     (POD_MESSAGES, {"Pod": {1: ("metadata", {5: ("uid", "u")})}}),
-    (POD_TABLE, {"Unknown": {2: ("raw", b"r")}, "PodList": {2: ("items", [b"p"])}, "Pod": POD}),
+    (
+        POD_TABLE,
+        {
+            "Unknown": {2: ("raw", b"r")},
+            "PodList": {1: ("metadata", {3: ("continue", "c")}), 2: ("items", [b"p"])},
+            "Pod": POD,
+        },
+    ),
     (
         TTRPC_MESSAGES,
         {
