@@ -18,6 +18,7 @@ from koordebpf.kernel.io.worker import Worker
 from koordebpf.units import format_bytes
 
 _LOWEST = 19  # nice
+_WAITING = 1000  # jobs. Why: a round has one for each pod at most, and a node runs a few hundred
 
 
 class ReclaimJob(msgspec.Struct, frozen=True):
@@ -50,11 +51,15 @@ class Reclaimer:
         self._is_urgent = is_urgent
         self._done: SimpleQueue[FileChange] = SimpleQueue()
         self._is_enough = threading.Event()
-        self._worker: Worker[tuple[ReclaimJob, threading.Event]] = Worker("reclaimer", self._do, begin=self._begin)
+        self._worker: Worker[tuple[ReclaimJob, threading.Event]] = Worker(
+            "reclaimer", self._do, most=_WAITING, begin=self._begin
+        )
 
     def submit(self, job: ReclaimJob) -> None:
-        """Put it behind those that wait."""
-        self._worker.submit((job, self._is_enough))
+        """Put it behind those that wait; where too many do, it is refused."""
+        if not self._worker.submit((job, self._is_enough)):
+            self._done.put(job.change(WriteResult.REFUSED, f"{_WAITING} others wait already"))
+            self._wake()
 
     def call_off(self) -> None:
         """End what is in progress after its piece, and what waits before it starts."""

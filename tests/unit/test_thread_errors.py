@@ -19,6 +19,7 @@ from koordebpf.collect.cpu.kubelet_cpus import KubeletCpus
 from koordebpf.jobs.hardware import cpi as cpi_module
 from koordebpf.jobs.hardware.cpi import CpiCollector
 from koordebpf.jobs.hardware.loop import ContainerCgroup, ThreadedCollector
+from koordebpf.jobs.prediction import keeper as keeper_module
 from koordebpf.jobs.prediction.keeper import CheckpointKeeper
 from koordebpf.kernel.cgroup.reaping import Reaping
 from koordebpf.kernel.io import worker as worker_module
@@ -37,7 +38,7 @@ from koordebpf.store.pod_list import KeptList
 from koordebpf.store.shadow import WeekKeeper
 from koordebpf.strategies.katalyst import registry as registry_module
 from koordebpf.strategies.katalyst.outside import PluginCaller
-from koordebpf.strategies.katalyst.registry import PluginRegistry
+from koordebpf.strategies.katalyst.registry import Change, PluginRegistry
 from koordebpf.strategies.katalyst.sink import PodNotifier
 from tests.contract.apiserver import until
 from tests.support.patience import patience
@@ -96,6 +97,42 @@ def test_the_reclaimer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         until(lambda: drained(2), "the second job")
         assert ended[1].result is WriteResult.WRITTEN
         until(lambda: is_well("reclaimer"), "it is well")
+
+
+def test_a_job_for_which_the_reclaimer_has_no_place_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    may_end, ended = threading.Event(), []
+    monkeypatch.setattr(reclaimer_module, "_WAITING", 1)
+    monkeypatch.setattr(reclaimer_module, "reclaim", lambda *_, **__: may_end.wait(patience(10)) and 5)
+    reclaimer, job = Reclaimer(lambda: None, is_urgent=False), ReclaimJob(tmp_path, 1, 5, "because", 0)
+    with contextlib.closing(reclaimer):
+        reclaimer.submit(job)
+        until(lambda: not reclaimer._worker._jobs.qsize(), "the first is at work")
+        reclaimer.submit(job)
+        reclaimer.submit(job)
+        (refused,) = reclaimer.drain()
+        assert (refused.result, refused.detail) == (WriteResult.REFUSED, "1 others wait already")
+        may_end.set()
+        until(lambda: ended.extend(reclaimer.drain()) or len(ended) == 2, "both others")
+        assert [each.result for each in ended] == [WriteResult.WRITTEN] * 2
+
+
+def test_a_save_of_checkpoints_without_a_place_is_dropped_and_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(keeper_module, "_WAITING", 1)
+    keeper, may_end = CheckpointKeeper(tmp_path, None, writes=True), threading.Event()
+    save = keeper._folder.save
+    monkeypatch.setattr(keeper._folder, "save", lambda *each: (may_end.wait(patience(10)), save(*each)))
+    keeper.write({"a": b"{}"})
+    until(lambda: not keeper._worker._jobs.qsize(), "the first is at work")
+    keeper.write({"b": b"{}"})
+    keeper.write({"c": b"{}"})
+    assert keeper.problem == "1 saves wait already"
+    may_end.set()
+    until(lambda: not keeper.is_busy, "an end")
+    assert keeper.problem is None
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "b"}
+    assert keeper.close(patience(5))
 
 
 def test_checkpoints(tmp_path: Path) -> None:
@@ -244,6 +281,19 @@ def test_the_registry_of_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         until(lambda: fault.calls > 2 and is_well("plugin-registry"), "it looks again")
 
 
+@pytest.mark.parametrize("fails_at", ["asking", "waking"])
+def test_a_plugin_that_is_asked_for_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str) -> None:
+    path, found = tmp_path / "p.sock", []
+    monkeypatch.setattr(registry_module, "sockets_below", lambda _: {path: (1, 1)})
+    asked = Fault(lambda socket: Change("p", socket), times=int(fails_at == "asking"))
+    monkeypatch.setattr(PluginRegistry, "_registered", lambda _self, socket: asked(socket))
+    wake = Fault(lambda: None, times=int(fails_at == "waking"))
+    with contextlib.closing(PluginRegistry(tmp_path, (), wake, look_s=0.01)) as registry:
+        until(lambda: asked.calls == 2 and not registry.problems, lambda: f"{asked.calls}, {registry.problems}")
+        found += registry.poll()
+    assert found[-1] == Change("p", path)
+
+
 def test_limits_of_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines_module, "_shut", Fault(deadlines_module._shut))
     wires = OpenConnections()
@@ -295,6 +345,19 @@ def test_reapers_beside_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         os.close(mine)
         next(each for each in supervisors() if each.name == "reaper-beside").problem = None
+
+
+def test_what_hears_that_all_reapers_have_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, started = os.pidfd_open(os.getpid()), Fault(lambda: None)
+    try:
+        reaping = Reaping([(os.getpid(), mine)], started)
+        monkeypatch.setattr(reaping, "_release", lambda _: started.calls or until(lambda: started.calls, "a call"))
+        reaping.run()
+        assert (started.calls, thread_problems()["reaper-starts"]) == (1, "Injected: of a test")
+        Reaping([(os.getpid(), mine)], started).run()
+        assert (started.calls, is_well("reaper-starts")) == (2, True)
+    finally:
+        os.close(mine)
 
 
 def test_what_a_thread_of_core_scheduling_meets_is_raised() -> None:

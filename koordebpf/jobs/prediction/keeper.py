@@ -21,6 +21,7 @@ from koordebpf.kernel.io.worker import Worker
 _PART: Final = ".tmp"  # koordlet's name of a file that is not complete; both remove such files
 _ASIDE: Final = ".corrupt"
 _MOST_BYTES: Final = 64 << 10  # Why: 363 buckets are 5 KiB
+_WAITING: Final = 100  # Why: saves are minutes apart; on a disk that hangs the newest models are saved once it is back
 _MOST_FILES: Final = 20_000  # Why: more than ten times what a node can run
 _UID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # a UID of a static pod comes from a file
 
@@ -157,7 +158,7 @@ class CheckpointKeeper:
         self._folder = CheckpointFolder(folder)
         self._koordlet = koordlet
         self._asked = self._done = 0
-        self._worker: Worker[Callable[[], None]] = Worker("checkpoints", self._do)
+        self._worker: Worker[Callable[[], None]] = Worker("checkpoints", self._do, most=_WAITING)
 
     @property
     def problem(self) -> str | None:
@@ -184,7 +185,9 @@ class CheckpointKeeper:
 
     def _ask(self, task: Callable[[], None]) -> None:
         self._asked += 1
-        self._worker.submit(task)
+        if not self._worker.submit(task):  # what is not saved now is in the next save
+            self._asked -= 1
+            self._degraded.report(f"{_WAITING} saves wait already")
 
     def _do(self, task: Callable[[], None]) -> None:
         try:

@@ -164,12 +164,12 @@ class Worker(Generic[J]):
     Args:
         name: of the thread.
         work: is given each job.
-        most: jobs that wait; 0: as many as come.
+        most: jobs that wait; one more is dropped, and counted in `dropped`.
         begin: is called first in the thread, which works without it where it fails.
     """
 
     def __init__(
-        self, name: str, work: Callable[[J], object], *, most: int = 0, begin: Callable[[], object] | None = None
+        self, name: str, work: Callable[[J], object], *, most: int, begin: Callable[[], object] | None = None
     ) -> None:
         self._work = work
         self._begin = begin

@@ -61,6 +61,7 @@ _MOST_PODS = 2000  # Why: four times what a kubelet may run
 _MET: Mapping[int, Met] = {SOFT_MET: "soft", HARD_MET: "hard"}
 _OPERATORS: Mapping[int, Operator] = {LESS_THAN: "less_than", GREATER_THAN: "greater_than"}
 Answered = bytes | Exception  # of one call; an error: why there is none
+_WAITING = 4  # calls. Why: there is one at a time, and one that was given up; one more has no answer in time
 _CLOSE_S = 1.0
 log = logging.getLogger(__name__)
 Work = Callable[[], None]
@@ -321,7 +322,7 @@ class _Endpoint:
         self.name = name
         self._deadline_s = deadline_s
         self._socket = GrpcSocket(socket)
-        self.worker: Worker[Work] = Worker(f"plugin {name}", lambda work: work())
+        self.worker: Worker[Work] = Worker(f"plugin {name}", lambda work: work(), most=_WAITING)
 
     # In Katalyst's order: a plugin from before 2025 knows pods by GetEvictPods alone, and judges those of the last one.
     def thresholds(self, message: bytes) -> PluginAnswer:

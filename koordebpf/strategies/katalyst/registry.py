@@ -372,15 +372,16 @@ class PluginRegistry:
 
     def _ask(self, path: Path, known: _Socket) -> None:
         try:
-            change = self._registered(path)
+            self._adopt(path, known, self._registered(path))
         except Exception as error:
             with self._lock:
                 is_news = known.problem != str(error)
-                known.problem, known.is_asked = str(error), False
+                known.name, known.problem, known.is_asked = None, str(error), False
                 known.due_s = time.monotonic() + known.backoff.next_s()
             if is_news:
                 log.warning("no plugin is registered by %s: %s", printable(str(path)), error)
-            return
+
+    def _adopt(self, path: Path, known: _Socket, change: Change) -> None:
         with self._lock:
             known.name, known.endpoint, known.problem, known.is_asked = change.name, change.socket, None, False
             is_there = self._sockets.get(path) is known

@@ -18,7 +18,7 @@ from tests.support.patience import patience
 def test_jobs_are_done_in_order_and_the_thread_ends_after_them() -> None:
     done: list[int] = []
     began = threading.Event()
-    worker = Worker("w-order", done.append, begin=began.set)
+    worker = Worker("w-order", done.append, most=1000, begin=began.set)
     assert all(worker.submit(each) for each in range(100))
     assert worker.close(patience(5))
     assert done == list(range(100))
@@ -33,7 +33,7 @@ def test_an_unexpected_error_harms_its_own_job_and_is_said_once_and_shown(caplog
             raise ZeroDivisionError(f"job {job}")
         done.append(job)
 
-    worker = Worker("w-fails", work)
+    worker = Worker("w-fails", work, most=10)
     for each in range(3):
         worker.submit(each)
     until(lambda: worker.supervisor.failures == 3, "three errors")
