@@ -9,17 +9,20 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from koordebpf.policy.decide import decide
+from koordebpf.policy.plan import Plan
 from koordebpf.slo.katalyst import QOS_LEVEL
 from koordebpf.state.build import view_of_frame
-from koordebpf.state.view import Frame, PendingRelease, RefusedEviction
+from koordebpf.state.view import Frame, PendingRelease, PodView, RefusedEviction
 from koordebpf.strategies.katalyst.inner import InnerSettings
 from koordebpf.strategies.katalyst.plugins.memory import SystemMemorySettings
 from koordebpf.strategies.katalyst.settings import KatalystSettings
 from koordebpf.strategies.katalyst.values import KatalystMeasured, SystemMemory
 from koordebpf.units import GIB, MIB, NS_PER_S
+from tests.properties.test_cpu_features import nodes as cpu_nodes
 from tests.properties.test_decision import frames
+from tests.properties.test_memory_features import frames as memory_frames
 from tests.strategies.katalyst.test_katalyst_frames import Node, kpod
-from tests.support.values.builders import NOW_NS, PodAndMeasure, pod
+from tests.support.values.builders import NOW_NS, PodAndMeasure, frame, pod
 
 STUCK = "uid-stuck"
 SIZES = some.integers(0, 400)  # MiB
@@ -81,6 +84,37 @@ def test_koordinators_features_evict_another_or_say_what_they_wait_for(recorded,
         else:
             assert found.balance.pending >= found.balance.need
             assert found.reason.partition(" is already coming back from ")[2]
+
+
+def whole(made: PodAndMeasure) -> PodView:
+    (found,) = view_of_frame(frame([made])).pods
+    return found
+
+
+def assert_another_goes_or_it_is_said(before: Plan, after: Plan, blocked: Blocked) -> None:
+    assume(before.victims)
+    if "refused" in blocked[1]:
+        assert STUCK not in {victim.candidate.uid for victim in after.victims}
+    if not after.victims:
+        reasons = [each.reason for each in after.features]
+        waits = "has not been answered yet" if "refused" in blocked[1] else " is already coming back from "
+        assert any(waits in reason and blocked[0].pod.key in reason for reason in reasons), reasons
+
+
+@given(memory_frames(), BLOCKED)
+def test_features_of_memory_evict_another_or_say_what_they_wait_for(recorded, blocked):
+    recorded = replace(recorded, lastEvictNs=None)
+    after = decide(view_of_frame(with_pod(recorded, blocked)))
+    assert_another_goes_or_it_is_said(decide(view_of_frame(recorded)), after, blocked)
+
+
+@given(cpu_nodes(), BLOCKED)
+def test_features_of_cpu_evict_another_or_say_what_they_wait_for(view, blocked):
+    made, said = blocked
+    lists = {name: (*getattr(view.frame, name), *value) for name, value in said.items() if isinstance(value, tuple)}
+    view = replace(view, frame=replace(view.frame, lastEvictNs=None, lastCpuEvictNs=None))
+    with_blocked = replace(view, pods=(*view.pods, whole(made)), frame=replace(view.frame, **{**said, **lists}))
+    assert_another_goes_or_it_is_said(decide(view), decide(with_blocked), blocked)
 
 
 @given(some.lists(SIZES, min_size=1, max_size=5), some.integers(1, 300), BLOCKED)
