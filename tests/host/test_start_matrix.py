@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from koordebpf.store.wal import IN_FLIGHT_PATH
 from koordebpf.strategies.hooks.values import COOKIES, SCORES
 from koordebpf.strategies.resctrl.values import GROUPS
 from tests.contract.apiserver import until
-from tests.host.rigs.start import FAULTS, FOREIGN, READ, Start, refused
+from tests.host.rigs.start import FAULTS, FOREIGN, READ, TAKE_NOTHING, Start, folder_that_takes_nothing, refused
 
 JOURNAL = JOURNAL_PATH.name
 # What an agent keeps in its folder, and the faults that keep it from it: what it reads, or writes in place.
@@ -104,18 +105,13 @@ def test_on_a_full_file_system_it_evicts_and_writes_no_value_until_there_is_room
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["fifo", "link", "full", "read-only", "foreign"])
+@pytest.mark.parametrize("fault", ["fifo", "link", *TAKE_NOTHING])
 def test_without_its_folder_the_recorder_records_in_memory(start: Start, tmp_path: Path, fault: str) -> None:
     state = tmp_path / "state"
     state.mkdir()
-    mounts = {"full": "size=4k,nr_inodes=1", "read-only": "ro"}
-    if fault in mounts:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", mounts[fault], "tmpfs", state], check=True)
-    elif fault == "foreign":
-        os.chown(state, FOREIGN, FOREIGN)
-    else:
+    if fault in FAULTS and fault not in TAKE_NOTHING:
         FAULTS[fault](state / "recorder")
-    try:
+    with folder_that_takes_nothing(state, fault) if fault in TAKE_NOTHING else nullcontext():
         agent = start.begin("--recorder-folder", state)
         agent.becomes_ready()
         if fault != "foreign":
@@ -123,9 +119,6 @@ def test_without_its_folder_the_recorder_records_in_memory(start: Start, tmp_pat
             assert [each for each in start.shown() if each.startswith(str(state))]
         start.evicts()
         start.ends_well()
-    finally:
-        if fault in mounts:
-            subprocess.run(["umount", "-l", state], check=True)
 
 
 @pytest.mark.slow
@@ -160,19 +153,35 @@ def test_a_configuration_that_cannot_be_read_ends_the_start(start: Start, tmp_pa
     refused(start.begin("--config", tmp_path), str(tmp_path), "Is a directory")
     refused(start.begin("--pods", tmp_path / "pipe"), "pipe", "must be a regular file")
     refused(start.begin("--audit", tmp_path), "--audit", "Is a directory")
+    (tmp_path / "link").symlink_to("/nowhere/precious")
+    refused(start.begin("--audit", tmp_path / "link"), "--audit", "a link must lead to a regular file")
 
 
 @pytest.mark.slow
-def test_an_audit_on_a_disk_that_takes_nothing_waits_in_memory(start: Start, tmp_path: Path) -> None:
-    audit = tmp_path / "disk" / "audit"
-    audit.parent.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", audit.parent], check=True)
-    try:
-        agent = start.begin("--audit", audit)
+@pytest.mark.parametrize("fault", ["fifo", "foreign", "garbage"])
+def test_an_audit_that_is_no_empty_file_of_its_own(start: Start, tmp_path: Path, fault: str) -> None:
+    audit = tmp_path / "audit"
+    FAULTS[fault](audit)
+    before = audit.stat().st_size
+    agent = start.begin("--audit", audit)
+    agent.becomes_ready()
+    start.evicts()
+    if fault == "fifo":  # which nothing reads
+        agent.said(f"--audit {audit} does not answer: its lines wait in memory")
+    else:
+        until(lambda: audit.stat().st_size > before, "a line")
+    start.ends_well()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why", TAKE_NOTHING)
+def test_an_audit_in_a_folder_that_takes_nothing(start: Start, tmp_path: Path, why: str) -> None:
+    folder = tmp_path / "audits"
+    folder.mkdir()
+    with folder_that_takes_nothing(folder, why):
+        agent = start.begin("--audit", folder / "audit")
         agent.becomes_ready()
-        agent.said(f"--audit {audit}: Read-only file system: its lines wait in memory")
         start.evicts()
-        until(lambda: str(audit) in start.shown(), lambda: f"the audit, but {start.shown()}")
+        if why != "foreign":
+            until(lambda: str(folder / "audit") in start.shown(), lambda: f"the audit, but {start.shown()}")
         start.ends_well()
-    finally:
-        subprocess.run(["umount", "-l", audit.parent], check=True)

@@ -18,7 +18,7 @@ from tests.contract.apiserver import until
 from tests.host.live_agent import LiveAgent
 from tests.host.live_cluster import LiveCluster, kubeconfig
 from tests.host.rigs.held_node import HeldNode
-from tests.host.rigs.start import FAULTS, READ, Start, refused
+from tests.host.rigs.start import FAULTS, READ, TAKE_NOTHING, Start, folder_that_takes_nothing, refused
 
 pytestmark = pytest.mark.slow
 HEAD = {"apiVersion": "koordebpf.io/v1alpha1", "kind": "AgentConfiguration"}
@@ -99,6 +99,39 @@ def test_what_stands_in_the_place_of_a_feature_costs_that_feature(features: Feat
         found.add(str(features.models))  # a file is no folder
     until(lambda: found <= features.start.shown().keys(), lambda: f"{found}, but {features.start.shown()}")
     features.start.ends_well()
+
+
+@pytest.mark.parametrize("why", TAKE_NOTHING)
+def test_a_state_folder_that_takes_nothing_costs_what_is_kept_there(features: Features, why: str) -> None:
+    with folder_that_takes_nothing(features.week.parent.parent, why):
+        agent = features.begin()
+        agent.becomes_ready()
+        features.start.evicts()
+        found = {"NRI"}
+        if why != "foreign":  # which keeps a user from it, not root
+            agent.said(f"{features.week}: ")
+            found |= {"runtime proxy", str(features.week)}
+        until(lambda: found == features.start.shown().keys(), lambda: f"{found}, but {features.start.shown()}")
+        features.start.ends_well()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_stands_in_the_place_of_katalysts_folders_costs_them(start: Start, tmp_path: Path, fault: str) -> None:
+    notices, sockets = tmp_path / "notices", tmp_path / "sockets"
+    FAULTS[fault](notices)
+    FAULTS[fault](sockets)
+    katalyst = {"notices": str(notices), "sockets": str(sockets)}
+    config = {"featureGates": {"KatalystEviction": True}, "eviction": {"katalyst": katalyst}}
+    (tmp_path / "config.yaml").write_text(json.dumps(HEAD | config))
+    agent = start.begin("--config", tmp_path / "config.yaml")
+    agent.becomes_ready()
+    start.evicts()
+    if fault in ("fifo", "foreign", "garbage"):
+        agent.said("no notice of a soft eviction: ")
+    if fault != "folder":
+        said = "no plugin: must be a directory" + (": it is a link that leads nowhere" if fault == "link" else "")
+        until(lambda: start.shown().get(f"socket {sockets}") == said, lambda: f"{said}, but {start.shown()}")
+    start.ends_well()
 
 
 @pytest.mark.parametrize("fault", ["fifo", "link", "folder"])

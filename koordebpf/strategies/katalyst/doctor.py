@@ -30,7 +30,7 @@ from koordebpf.strategies.katalyst.inner import INNER, judge_inside
 from koordebpf.strategies.katalyst.measure import KatalystMemory, links_of
 from koordebpf.strategies.katalyst.plugin import Seen
 from koordebpf.strategies.katalyst.plugins.memory import NUMA_MEMORY, SYSTEM_MEMORY
-from koordebpf.strategies.katalyst.registry import sockets_below
+from koordebpf.strategies.katalyst.registry import folder_problem, sockets_below
 from koordebpf.strategies.katalyst.rootfs import RootfsCollector
 from koordebpf.strategies.katalyst.run import open_rootfs
 from koordebpf.strategies.katalyst.settings import KatalystSettings, is_listed
@@ -156,6 +156,9 @@ def _outside(settings: KatalystSettings) -> Iterator[SignalSource]:
     name, folder = "plugins outside", Path(settings.sockets)
     if not settings.sockets:
         yield SignalSource(name, "off: eviction.katalyst.sockets", True)
+        return
+    if (problem := folder_problem(folder)) is not None:
+        yield SignalSource(name, "", False, f"{folder} {problem}", "Remove what stands there.", "none is called")
         return
     if not folder.is_dir():
         remedy = "Mount the node's directory; plugins make it when they start."

@@ -60,6 +60,17 @@ _BEGIN = 32  # sockets at each look. Why: a connection takes 2 ms of CPU, which 
 _CLOSE_S = 1.0
 
 
+def folder_problem(folder: Path) -> str | None:
+    """Return why no plugin can put its socket there; None: it is a directory, or a plugin may make it."""
+    try:
+        is_folder = stat.S_ISDIR(folder.stat().st_mode)
+    except FileNotFoundError:
+        return "must be a directory: it is a link that leads nowhere" if folder.is_symlink() else None
+    except OSError as error:
+        return error.strerror
+    return None if is_folder else "must be a directory"
+
+
 def sockets_below(folder: Path) -> dict[Path, tuple[int, int]]:
     """Return the sockets below a directory, with what tells one from another of the same name; none: it is not there.
 

@@ -27,7 +27,7 @@ from koordebpf.strategies.katalyst.decide import KATALYST_EVICTION, KatalystDeci
 from koordebpf.strategies.katalyst.measure import KatalystCollector, KatalystMemory
 from koordebpf.strategies.katalyst.plugins.memory import RSS_OVERUSE, are_short, asks_pods, used_threshold_bytes
 from koordebpf.strategies.katalyst.plugins.rootfs import ROOTFS_OVERUSE, ROOTFS_PRESSURE, is_short
-from koordebpf.strategies.katalyst.registry import sockets_below
+from koordebpf.strategies.katalyst.registry import folder_problem, sockets_below
 from koordebpf.strategies.katalyst.requests import ReportedRequests, request_news
 from koordebpf.strategies.katalyst.rootfs import NodeContainers, RootfsCollector, WalkLimits
 from koordebpf.strategies.katalyst.rounds import RemoteCall
@@ -103,11 +103,14 @@ class PluginSockets:
         self._folder = folder
         self._opening = opening
         self._plugins: EvictionPlugins | None = None
+        self._problem: str | None = None
 
     @property
     def problems(self) -> dict[str, str]:
-        """Why sockets have no plugin that is registered, by their path."""
-        return self._plugins.problems if self._plugins else {}
+        """Why sockets have no plugin that is registered, by their path; of the directory where it is none."""
+        if self._plugins:
+            return self._plugins.problems
+        return {str(self._folder): self._problem} if self._problem else {}
 
     @property
     def validations(self) -> dict[Validation, int]:
@@ -121,6 +124,7 @@ class PluginSockets:
     def poll(self) -> tuple[tuple[str, ...], RemoteAnswers | None]:
         """Return the names of those that are registered, and the answers of a call that has ended, once."""
         if self._plugins is None:
+            self._problem = folder_problem(self._folder)
             if not sockets_below(self._folder):
                 return (), None
             self._plugins = self._opening()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.contract.apiserver import until
@@ -48,6 +49,7 @@ FAULTS: dict[str, Fault] = {
     "folder": _folder,
     "garbage": _garbage,
 }
+TAKE_NOTHING = ("full", "read-only", "foreign")  # why a folder does not
 READ = {"fifo", "link", "folder"}  # which keep an agent from what it reads, or writes in place
 
 
@@ -105,6 +107,21 @@ class Start:
             self.agent.process.kill()
             self.agent.process.wait()
         subprocess.run(["umount", "-l", self.run], check=True)
+
+
+@contextmanager
+def folder_that_takes_nothing(folder: Path, why: str) -> Iterator[None]:
+    """Make a folder full, read-only or another user's, until the end."""
+    mounts = {"full": "size=4k,nr_inodes=1", "read-only": "ro"}
+    if why in mounts:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", mounts[why], "tmpfs", folder], check=True)
+    else:
+        os.chown(folder, FOREIGN, FOREIGN)
+    try:
+        yield
+    finally:
+        if why in mounts:
+            subprocess.run(["umount", "-l", folder], check=True)
 
 
 def refused(agent: LiveAgent, *words: str) -> None:
