@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from koordebpf.kube.http.transport import open_kubelet
-from koordebpf.kube.sources.api import ApiSource
+from koordebpf.kube.sources.api import ApiSource, Wanted
 from koordebpf.kube.sources.kubelet import KubeletSource
-from tests.contract.apiserver import Cluster, Exchange, Server, gives, listing, pod, until
+from tests.contract.apiserver import Cluster, Collection, Exchange, Server, gives, listing, pod, until
 from tests.contract.sources import Open
 from tests.contract.test_api_source import EXPIRED, complaint, names
 from tests.support.patience import patience
@@ -207,7 +207,7 @@ import sys, time
 from pathlib import Path
 from koordebpf.kube.http.transport import open_cluster, open_kubelet
 from koordebpf.kube.sources import kubelet
-from koordebpf.kube.sources.api import ApiSource
+from koordebpf.kube.sources.api import ApiSource, Wanted
 from koordebpf.kube.sources.kubelet import KubeletSource
 def highest():
     (line,) = [each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("VmHWM")]
@@ -216,14 +216,17 @@ def highest():
 count, within_s, *where = sys.argv[1:]
 kubelet._ANSWER_S = float(within_s)  # what it takes is measured, not how busy this machine is
 if len(where) == 1:
-    source = ApiSource(open_cluster(Path(where[0])), "n1")
+    source = ApiSource(open_cluster(Path(where[0])), "n1", wanted=Wanted(namespace_labels=frozenset({"a"})))
 else:
     source = KubeletSource(open_kubelet(where[0], Path(where[1]), Path(where[2]), insecure=False), "n1")
 before = highest()
 source.start(lambda: None)
 deadline = time.monotonic() + float(within_s)
-while len(source.state().pods) < int(count) and time.monotonic() < deadline:
-    time.sleep(0.05)
+if int(count):
+    while len(source.state().pods) < int(count) and time.monotonic() < deadline:
+        time.sleep(0.05)
+else:
+    sys.stdin.read()  # until all is read
 print(len(source.state().pods), highest() - before, before, time.process_time())
 source.close()
 """
@@ -244,6 +247,34 @@ def assert_little_memory(count: int, *where: object) -> float:
 def test_500_of_them_take_little_memory(cluster: Cluster, kubeconfig: Path) -> None:
     cluster.pods.lists += [pages([large(f"p{at:03}", at + 1) for at in range(500)])] * 1000
     assert_little_memory(500, kubeconfig)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resource", ["pdbs", "namespaces"])  # of the others each agent asks for one by its name
+def test_500_of_what_else_is_listed_take_little_memory(cluster: Cluster, kubeconfig: Path, resource: str) -> None:
+    made = {"metadata": {"namespace": "be"}, "spec": {}, "status": {}}
+    every = [
+        made
+        | {
+            "metadata": {"namespace": "be", "name": f"n{at:03}", "uid": f"u{at}", "resourceVersion": str(at + 1)}
+            | {"annotations": {f"e{part}": _VALUE for part in range(LARGE // len(_VALUE))}}
+        }
+        for at in range(500)
+    ]
+    collection: Collection = getattr(cluster, resource)
+    collection.lists += [pages(every)] * 1000
+    command = [sys.executable, "-c", PROGRAM, "0", "0", str(kubeconfig)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        until(
+            lambda: collection.seen_watches,
+            lambda: f"{len(collection.seen_lists)} lists, {cluster.server.requests[-5:]}",
+            15,
+        )
+        out, _ = process.communicate("")
+    grown_kib = float(out.split()[1])
+    print(f"500 {resource} of 1.4 MB: {grown_kib / 1024:.0f} MiB")
+    assert len(collection.seen_lists) > 10
+    assert grown_kib < 64 << 10
 
 
 @pytest.mark.slow

@@ -82,5 +82,6 @@ def test_periods_that_started_again_give_no_ratio():
     ratios.push({A: (10, 4)})
     assert ratios.push({A: (3, 1)}) == {}
     assert ratios.push({A: (5, 1)}) == {A: 0.0}
+    assert ratios.push({A: (9, 0)}) == {}  # of two files that were read one after the other
     ratios.keep_only([])
     assert ratios.push({A: (7, 2)}) == {}
