@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -12,6 +12,9 @@ from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
 from koordebpf.cli.schemas import schema_option
 from koordebpf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from koordebpf.kube.sources.manifest import Manifests
 
 
 @click.group()
@@ -45,18 +48,18 @@ def render(configmap: str, node_path: str, nodeslo_path: str | None, whole: bool
       koordebpf slo render --node node.json slo-controller-config.yaml
       koordebpf slo render --object --node node.json cm.yaml | kubectl apply -f -
     """
-    from koordebpf.kube.sources.manifest import NODESLO_VERSION, parse_manifests
+    from koordebpf.kube.sources.manifest import NODESLO_VERSION
     from koordebpf.slo.convert import decode_object, member
     from koordebpf.slo.manager.effective import render_spec
 
-    found = parse_manifests({node_path: read_input(node_path)}).node
-    if found is None:
+    node = _found(node_path).node
+    if node is None:
         raise ConfigError(node_path, "no Node", "must hold a v1 Node")
-    meta = found.metadata
-    data, labels = _data(configmap), meta.labels or {}
+    meta = node.metadata
+    data, labels = _data(_found(configmap, among_others=True), configmap), meta.labels or {}
     nodeslo = has = None
     if nodeslo_path is not None:
-        nodeslo = parse_manifests({nodeslo_path: read_input(nodeslo_path)}).nodeslo
+        nodeslo = _found(nodeslo_path).nodeslo
         if nodeslo is None:
             raise ConfigError(nodeslo_path, "no NodeSLO", "must hold a NodeSLO")
         written = decode_object(nodeslo, "NodeSLO")
@@ -82,7 +85,8 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
     """Say what is wrong with the ConfigMap, as Koordinator's webhook would.
 
     Ranges, pairs of a threshold and its lower mark, selectors that overlap, nodes that are selected twice. A field that
-    nothing reads is a warning, with --strict a problem. The exit code is 0 where nothing is wrong and 2 otherwise.
+    nothing reads is a warning, with --strict a problem. Another object of the file that cannot be read is named, too.
+    The exit code is 0 where nothing is wrong and 2 otherwise.
 
     \b
     Examples:
@@ -94,7 +98,8 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
     from koordebpf.slo.manager.shapes import unknown_in_config
     from koordebpf.slo.manager.webhook import check_configmap
 
-    data = _data(configmap)
+    found = _found(configmap, among_others=True)
+    data = _data(found, configmap)
     problems = check_configmap(data, node_labels(nodes, read_input(nodes)) if nodes else None, strict=strict)
     for field in () if strict else unknown_in_config(data):
         echo(f"koordebpf: {field}", err=True)
@@ -107,7 +112,7 @@ def check(configmap: str, nodes: str | None, strict: bool, as_json: bool) -> Non
             echo(f"{problem.reason}: {problem}")
         if not problems:
             echo(f"{configmap}: nothing wrong in {len(data)} keys")
-    if problems:
+    if problems or found.bad:
         sys.exit(2)
 
 
@@ -139,10 +144,18 @@ def _notes(
     return [*map(str, left_out), *doubts, *map(str, unknown_in_config(data))]
 
 
-def _data(path: str) -> dict[str, str]:
+# What a file holds; each object that cannot be read is named, the others count.
+def _found(path: str, *, among_others: bool = False) -> Manifests:
     from koordebpf.kube.sources.manifest import parse_manifests
 
-    data = parse_manifests({path: read_input(path)}, among_others=True).slo_controller_config
+    found = parse_manifests({path: read_input(path)}, among_others=among_others)
+    for each in found.bad:
+        echo(f"koordebpf: {each.error}", err=True)
+    return found
+
+
+def _data(found: Manifests, path: str) -> dict[str, str]:
+    data = found.slo_controller_config
     if data is None:
         raise ConfigError(path, "no ConfigMap", "must hold the ConfigMap slo-controller-config")
     return data

@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError
 
 TAINT_PREFIX: Final = "node.katalyst.kubewharf.io/"
@@ -102,7 +103,7 @@ def rss_overuse_ratio(annotations: Annotations) -> float | None:
         return None
     path = f"annotations.{MEMORY_ENHANCEMENT}"
     try:
-        enhancements = msgspec.json.decode(written, type=dict[str, str])
+        enhancements = decoder(dict[str, str]).decode(written)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(path, written, "must be a JSON object of strings") from error
     text = enhancements.get(_RSS_OVERUSE)

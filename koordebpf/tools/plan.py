@@ -152,6 +152,8 @@ def with_file(case: Case, path: str, raw: bytes) -> Case:
             return replace(case, frame=with_configmap(case.frame, found.slo_controller_config))
     except ConfigError as error:  # which reads an object and does not know where it came from
         raise ConfigError(f"{path}: {error.path}", error.value, error.rule) from error
+    if found.bad:
+        raise found.bad[0].error
     rule = f"must hold a NodeSLO, the ConfigMap slo-controller-config or an {KIND}"
     raise ConfigError(path, "nothing to compare with", rule)
 

@@ -1,4 +1,4 @@
-"""Cgroups and sysctls are written by one module, tables of mounts read by one; what else writes files is listed."""
+"""Cgroups and sysctls are written by one module, tables of mounts and objects of Kubernetes read by one."""
 
 from __future__ import annotations
 
@@ -100,3 +100,18 @@ def test_only_one_module_reads_tables_of_mounts() -> None:
     reads = r"/proc/(self/)?mounts|mountinfo\W.*\.(read_text|read_bytes|open)\(|mountinfo\.(read|open)|\" - \""
     wrong = [each for each in found(reads) if not each.startswith("kernel/proc/mounts.py:")]
     report(wrong, "tables of mounts are read by kernel/proc/mounts.py: call read_mounts")
+
+
+# By types of their own: answers of plugins, and the specs of slo/, field by field.
+_NOT_OF_KUBERNETES = ("kube/plugins/", "slo/convert.py")
+
+
+def test_only_one_module_decodes_objects_of_kubernetes() -> None:
+    """There a null is an absent field: tests/properties/test_null_is_absent.py."""
+    decodes = r"msgspec\.json\.Decoder|msgspec\.json\.decode\(.*\btype=|msgspec\.convert\("
+    wrong = [
+        each
+        for each in found(decodes)
+        if each.startswith(("kube/", "slo/", "controller/")) and not each.startswith(_NOT_OF_KUBERNETES)
+    ]
+    report(wrong, "types of Kubernetes are decoded by koordebpf/decoding.py: call decoder or convert")

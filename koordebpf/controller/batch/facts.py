@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError, KoordebpfError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kube.body import MALFORMED
@@ -117,9 +118,9 @@ class _Allocations(msgspec.Struct):
     allocations: list[_Allocation] = []
 
 
-_TOPOLOGY = msgspec.json.Decoder(_Topology)
-_METADATA = msgspec.json.Decoder(WrittenMetric)
-_RESOURCE_STATUS = msgspec.json.Decoder(_ResourceStatus)
+_TOPOLOGY = decoder(_Topology)
+_METADATA = decoder(WrittenMetric)
+_RESOURCE_STATUS = decoder(_ResourceStatus)
 
 
 def node_of(record: PodRecord | MetricRecord | TopologyRecord) -> str:
@@ -307,7 +308,7 @@ def _annotation(annotations: Mapping[str, str], name: str, kind: type[T], proble
     if not written:
         return None
     try:
-        return msgspec.json.decode(written, type=kind)
+        return decoder(kind).decode(written)
     except MALFORMED as error:
         problems.append(f"annotation {name}: {written[:80]!r}: {error}; it is left out")
         return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import format_cpu_list, parse_cpu_list
 from koordebpf.kernel.host.numa_nodes import NumaNode
@@ -362,7 +363,7 @@ def _object(annotations: Mapping[str, str], name: str, problems: list[str]) -> d
     if not written:
         return {}
     try:
-        return dict(msgspec.json.decode(written, type=dict[str, Any] | None) or {})
+        return dict(decoder(dict[str, Any] | None).decode(written) or {})
     except (msgspec.DecodeError, RecursionError) as error:
         problems.append(f"annotation {name} of the Node: {written[:80]!r}: {error}")
         return {}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import NOT_GIVEN, ConfigError
 from koordebpf.jobs.prediction.models import BAND_UIDS, NO_BAND, NODE_UID, SYSTEM_UID, Model, Models, Usage, empty_model
 from koordebpf.jobs.prediction.values import PredictionSettings
@@ -241,7 +242,7 @@ def _raw_allocatable(node: Node) -> dict[str, str | int | float] | None:
     if written is None:
         return None
     try:
-        found = msgspec.json.decode(written, type=dict[str, str | int | float] | None)
+        found: dict[str, str | int | float] | None = decoder(dict[str, str | int | float] | None).decode(written)
         if found is not None:
             quantity_millicpu(found.get(NATIVE_CPU, 0))
             quantity_bytes(found.get(NATIVE_MEMORY, 0))

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from koordebpf.decoding import decoder
+
 CNR_VERSION: Final = "node.katalyst.kubewharf.io/v1alpha1"
 CNR_PATH: Final = f"/apis/{CNR_VERSION}/customnoderesources"
 _MAX_DEPTH: Final = 16  # Why: a socket, a NUMA node, a device, a function of it are 4
@@ -58,7 +60,7 @@ class CustomNodeResource(msgspec.Struct, frozen=True, omit_defaults=True, gc=Fal
     kind: str = "CustomNodeResource"
 
 
-_CNR = msgspec.json.Decoder(CustomNodeResource)
+_CNR = decoder(CustomNodeResource)
 
 
 def decode_cnr(raw: msgspec.Raw) -> CustomNodeResource:

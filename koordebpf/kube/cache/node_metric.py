@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.cache.objects import ObjectMeta
 
 NODE_METRIC_VERSION: Final = "slo.koordinator.sh/v1alpha1"
@@ -128,7 +129,7 @@ class NodeMetric(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     status: NodeMetricStatus | None = None
 
 
-_NODE_METRIC = msgspec.json.Decoder(NodeMetric)
+_NODE_METRIC = decoder(NodeMetric)
 
 
 def decode_node_metric(raw: msgspec.Raw | bytes) -> NodeMetric:

@@ -28,6 +28,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import KubeBusy, KubeDenied, KubeError, KubeGone, KubeSilent
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kube.body import MALFORMED, malformed
@@ -135,7 +136,7 @@ class _Event(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-_EVENT = msgspec.json.Decoder(_Event)
+_EVENT = decoder(_Event)
 
 
 class _ErrorObject(msgspec.Struct, frozen=True):
@@ -394,7 +395,7 @@ class Reflector(Generic[T]):
 
     def _error(self, raw: msgspec.Raw) -> KubeError:
         try:
-            code = msgspec.json.decode(raw, type=_ErrorObject).code
+            code = decoder(_ErrorObject).decode(raw).code
         except MALFORMED:
             code = 500
         return refusal(code, {}, bytes(raw), "watch", self._resource.name)

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.body import MALFORMED, reason
 from koordebpf.kube.cache.objects import (
     ConfigMap,
@@ -88,13 +89,13 @@ class _PodEvent(msgspec.Struct, frozen=True):
     object: _VersionedPod
 
 
-_LIST = msgspec.json.Decoder(ObjectList)
-_IDENTITY = msgspec.json.Decoder(_Identified)
-_POD = msgspec.json.Decoder(Pod)
-_POD_EVENT = msgspec.json.Decoder(_PodEvent)
-_NODE = msgspec.json.Decoder(Node)
-_TOPOLOGY = msgspec.json.Decoder(NodeResourceTopology)
-_CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
+_LIST = decoder(ObjectList)
+_IDENTITY = decoder(_Identified)
+_POD = decoder(Pod)
+_POD_EVENT = decoder(_PodEvent)
+_NODE = decoder(Node)
+_TOPOLOGY = decoder(NodeResourceTopology)
+_CONFIG_MAP = decoder(ConfigMap)
 
 
 def decode_list(body: bytes) -> ObjectList:

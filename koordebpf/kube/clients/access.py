@@ -6,7 +6,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import KubeError, KubeGone
+from koordebpf.kube.body import MALFORMED, reason
 from koordebpf.kube.cache.cnr import CNR_PATH, CustomNodeResource
 from koordebpf.kube.http.transport import Transport
 
@@ -32,9 +34,9 @@ def may(transport: Transport, verb: str, resource: str, name: str) -> bool:
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": asked}
     raw = transport.post(_PATH, msgspec.json.encode(body), resource="selfsubjectaccessreviews", timeout_s=_TIMEOUT_S)
     try:
-        return msgspec.json.decode(raw, type=_Review).status.allowed
-    except msgspec.DecodeError as error:
-        raise KubeError(f"the answer to a SelfSubjectAccessReview is none: {error}") from error
+        return decoder(_Review).decode(raw).status.allowed
+    except MALFORMED as error:
+        raise KubeError(f"the answer to a SelfSubjectAccessReview is none: {reason(error)}") from error
 
 
 def cnr_now(transport: Transport, node_name: str) -> CustomNodeResource | None:
@@ -48,6 +50,6 @@ def cnr_now(transport: Transport, node_name: str) -> CustomNodeResource | None:
     except KubeGone:
         return None
     try:
-        return msgspec.json.decode(raw, type=CustomNodeResource)
-    except msgspec.DecodeError as error:
-        raise KubeError(f"CustomNodeResource {node_name}: {error}") from error
+        return decoder(CustomNodeResource).decode(raw)
+    except MALFORMED as error:
+        raise KubeError(f"CustomNodeResource {node_name}: {reason(error)}") from error

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import KubeGone
 from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.cache.cnr import CNR_PATH, CNR_VERSION
@@ -43,7 +44,7 @@ class _Cnr(msgspec.Struct, frozen=True):
     spec: _Spec | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Cnr)
+_DECODER = decoder(_Cnr)
 
 
 class CnrTaints:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import DecodeError, KubeError
 from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.clients.protobuf import Fields, decode
@@ -54,7 +55,7 @@ def decode_configz(body: bytes) -> KubeletConfig:
 
     Raises:  msgspec.DecodeError: it is no such answer.
     """
-    return msgspec.json.decode(body, type=_Configz).kubeletconfig
+    return decoder(_Configz).decode(body).kubeletconfig
 
 
 def kubelet_config(transport: Transport, *, timeout_s: float) -> KubeletConfig:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.body import decoded, encoded
 from koordebpf.kube.http.transport import Transport
 
@@ -42,7 +43,7 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-_DECODER = msgspec.json.Decoder(Lease)
+_DECODER = decoder(Lease)
 
 
 class LeaseClient:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.body import decoded, encoded
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource, close_reflectors
@@ -80,9 +81,9 @@ class _Node(msgspec.Struct, frozen=True):
     metadata: NodeMeta
 
 
-_NODE = msgspec.json.Decoder(_Node)
-_NODESLO = msgspec.json.Decoder(NodeSLO)
-_CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
+_NODE = decoder(_Node)
+_NODESLO = decoder(NodeSLO)
+_CONFIG_MAP = decoder(ConfigMap)
 
 
 def _decode_node(raw: msgspec.Raw) -> NodeMeta:

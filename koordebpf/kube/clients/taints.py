@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.http.transport import Transport
 
@@ -55,7 +56,7 @@ class _Node(msgspec.Struct, frozen=True):
         return any(condition.type == CONDITION_TYPE for condition in self.status.conditions or ())
 
 
-_DECODER = msgspec.json.Decoder(_Node)
+_DECODER = decoder(_Node)
 
 
 class NodeTaints:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource
@@ -54,7 +55,7 @@ class OwnNodeMetric(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return written if isinstance(written, str) else None
 
 
-_DECODER = msgspec.json.Decoder(OwnNodeMetric)
+_DECODER = decoder(OwnNodeMetric)
 
 
 def decode_own_node_metric(raw: msgspec.Raw | bytes) -> OwnNodeMetric:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import convert, decoder
 from koordebpf.errors import KubeGone
 from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.http.transport import Transport
@@ -51,7 +52,7 @@ class NodeTopologies:
         except KubeGone:
             return None
         try:
-            found = msgspec.json.decode(body, type=Object)
+            found = decoder(Object).decode(body)
         except MALFORMED as e:
             raise malformed("noderesourcetopologies", "the answer is not a NodeResourceTopology", e) from e
         if not isinstance(found.get("metadata"), dict):
@@ -79,7 +80,7 @@ class NodeTopologies:
 def written_at(found: Object, manager: str) -> datetime | None:
     """Return when a field manager wrote an object last; None: it never did, or the object does not say."""
     try:
-        entries = msgspec.convert(found.get("metadata"), _Meta).managedFields or ()
+        entries = convert(found.get("metadata"), _Meta).managedFields or ()
     except msgspec.ValidationError:
         return None
     times = [each.time for each in entries if each.manager == manager and each.time is not None]

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.clients.nodeslos import NodeMeta
 
 _OF_BATCH: Final = (b'"f:kubernetes.io/batch-', b'"f:kubernetes.io/mid-')
@@ -48,7 +49,7 @@ class _Node(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-_NODE = msgspec.json.Decoder(_Node)
+_NODE = decoder(_Node)
 
 
 def decode_colocation_node(raw: msgspec.Raw | bytes) -> ColocationNode:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import KubeGone
 from koordebpf.kube.body import decoded
 from koordebpf.kube.cache.list_stream import Listing, objects
@@ -55,7 +56,7 @@ class NodeReads:
     def config(self) -> dict[str, str]:
         """Return the data of slo-controller-config; empty where it is not there."""
         path = f"/api/v1/namespaces/{CONFIG_NAMESPACE}/configmaps/{CONFIG_NAME}"
-        found = self._optional(path, msgspec.json.Decoder(ConfigMap).decode, "configmaps")
+        found = self._optional(path, decoder(ConfigMap).decode, "configmaps")
         return (found.data if found else None) or {}
 
     def _optional(self, path: str, decode: Callable[[msgspec.Raw], T], resource: str) -> T | None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.body import decoded, encoded
 from koordebpf.kube.cache.node_metric import NODE_METRIC_VERSION, NODE_METRICS_PATH, NodeMetricSpec
 from koordebpf.kube.clients.nodeslos import NodeSLOMeta
@@ -27,8 +28,8 @@ class WrittenMetric(msgspec.Struct, frozen=True, omit_defaults=True):
     spec: NodeMetricSpec | None = None
 
 
-_METRIC = msgspec.json.Decoder(WrittenMetric)
-_TOPOLOGY = msgspec.json.Decoder(dict[str, Any])
+_METRIC = decoder(WrittenMetric)
+_TOPOLOGY = decoder(dict[str, Any])
 
 
 class ColocationWriter:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import KubeBusy, KubeConflict, KubeDenied, KubeError, KubeGone
 from koordebpf.kube.body import MALFORMED
 
@@ -73,7 +74,7 @@ class Status(msgspec.Struct, frozen=True):
 def refusal(status: int, headers: Mapping[str, str], body: bytes, verb: str, resource: str) -> KubeError:
     """Return the error that an HTTP status other than success means; `verb` and `resource` are RBAC's words."""
     try:
-        said = msgspec.json.decode(body, type=Status)
+        said = decoder(Status).decode(body)
     except MALFORMED:
         # Priority and fairness, proxies and the kubelet answer in plain text.
         said = Status(message=body[:200].decode(errors="replace").strip())

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import KubeError
 from koordebpf.kube.body import MALFORMED
 from koordebpf.kube.http.refusal import Status
@@ -134,7 +135,7 @@ class _Received:
 # metav1.Status: of a command that failed the exit code is a cause of its own.
 def _exit_code(raw: bytes, what: str) -> int:
     try:
-        status = msgspec.json.decode(raw, type=Status)
+        status = decoder(Status).decode(raw)
     except MALFORMED as error:
         raise KubeError(f"{what}: {raw[:200].decode(errors='replace')}") from error
     if status.reason == "NonZeroExitCode" and status.details is not None:

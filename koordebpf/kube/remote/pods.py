@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import KubeGone
 from koordebpf.kube.body import MALFORMED, malformed
 from koordebpf.kube.cache.list_stream import Listing, objects
@@ -203,6 +204,6 @@ def _path(resource: str, namespace: str) -> str:
 
 def _decoded(raw: bytes, kind: type[T], path: str) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decoder(kind).decode(raw)
     except MALFORMED as error:
         raise malformed(path, f"must be a {kind.__name__.strip('_')}", error) from error

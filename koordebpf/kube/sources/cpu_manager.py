@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 
@@ -58,7 +59,7 @@ def parse_cpu_manager_state(raw: bytes, path: str) -> CpuManagerState:
     Raises:  ConfigError: it is none.
     """
     try:
-        state = msgspec.json.decode(raw, type=_State)
+        state = decoder(_State).decode(raw)
         pinned = {
             uid: frozenset[int]().union(*(parse_cpu_list(cpus, path) for cpus in containers.values()))
             for uid, containers in state.entries.items()

@@ -11,14 +11,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from koordebpf.errors import NOT_GIVEN, ConfigError, unreadable
 from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.kube.cache.objects import ClusterState
-from koordebpf.kube.sources.manifest import Manifests, parse_manifests
+from koordebpf.kube.sources.manifest import BadObject, Manifests, parse_manifests
 from koordebpf.units import MIB, NS_PER_MS
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -32,9 +32,11 @@ _Marks = dict[Path, tuple[int, int, int]]
 
 
 class FileSource:
-    """Files, and directories of them, read again when they change. The last good state stays in force as a whole.
+    """Files, and directories of them, read again when they change.
 
-    `synced_at_ns` is the last look that found nothing unread; `problems` says why a newer content was not taken.
+    Of a file that cannot be parsed the last good state of all stays in force. An object that cannot be read stays as it
+    was last good, or is left out. `synced_at_ns` is the last look that found nothing unread; `problems` says why a
+    newer content was not taken.
     """
 
     name = "file"
@@ -63,7 +65,7 @@ class FileSource:
             raise unreadable(e.filename, e) from e
 
     def refresh(self, now_ns: int) -> None:
-        """Take what changed, as a whole or not at all.
+        """Take what changed.
 
         Cost:    6 µs a file while nothing changed; else what parse_manifests costs.
         """
@@ -117,9 +119,10 @@ class FileSource:
     def _apply(self, texts: dict[str, bytes], now_ns: int) -> None:
         self._settle_ns = now_ns + _SETTLE_NS
         self._texts = texts
-        manifests = parse_manifests(texts)
+        manifests, problems = _with_last_good(parse_manifests(texts), self._state)
         self._is_good = True
-        if self._state.version and not self._state.problems and manifests == _manifests_of(self._state):
+        is_same = self._state.problems == problems and manifests == _manifests_of(self._state)
+        if self._state.version and is_same:
             return
         self._state = ClusterState(
             version=self._state.version + 1,
@@ -132,6 +135,7 @@ class FileSource:
             topology=manifests.topology,
             cnr=manifests.cnr,
             namespaces=manifests.namespaces,
+            problems=problems,
         )
 
     def _keep(self, problem: str) -> None:
@@ -151,3 +155,45 @@ def _manifests_of(state: ClusterState) -> Manifests:
         state.namespaces,
         state.cnr,
     )
+
+
+_SINGLE: Final = {
+    "Node": "node",
+    "NodeSLO": "nodeslo",
+    "ConfigMap": "slo_controller_config",
+    "NodeResourceTopology": "topology",
+    "CustomNodeResource": "cnr",
+}
+_MANY: Final = {"Pod": "pods", "PodDisruptionBudget": "pdbs", "Namespace": "namespaces"}
+
+
+# In place of each bad object that of `last`, where it has one and no good object is it; and what is wrong with them.
+def _with_last_good(found: Manifests, last: ClusterState) -> tuple[Manifests, tuple[str, ...]]:
+    problems = []
+    for bad in found.bad:
+        kept = _kept(bad, found, last)
+        if kept is not None:
+            found = msgspec.structs.replace(found, **kept)
+        held = "is left out" if kept is None else "stays as it was"
+        problems.append(f"{bad.error}; this object {held}")
+    return msgspec.structs.replace(found, bad=()), tuple(problems)
+
+
+def _kept(bad: BadObject, found: Manifests, last: ClusterState) -> dict[str, Any] | None:
+    if (field := _SINGLE.get(bad.kind)) is not None:
+        value = getattr(last, field)
+        return None if value is None or getattr(found, field) is not None else {field: value}
+    if (field := _MANY.get(bad.kind)) is None or not bad.name:
+        return None
+    there: tuple[Any, ...] = getattr(found, field) or ()
+    known = {(each.metadata.namespace, each.metadata.name) for each in there}
+    if (bad.namespace, bad.name) in known:
+        return None
+    uids = {each.metadata.uid for each in there}
+    same = [
+        each
+        for each in getattr(last, field) or ()
+        if (each.metadata.namespace, each.metadata.name) == (bad.namespace, bad.name)
+        and not (each.metadata.uid and each.metadata.uid in uids)
+    ]
+    return {field: (*there, *same)} if same else None

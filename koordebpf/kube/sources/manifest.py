@@ -1,4 +1,8 @@
-"""Kubernetes objects out of the text of YAML or JSON files. Pure: text in, values out, or one error."""
+"""Kubernetes objects out of the text of YAML or JSON files. Pure: text in, values out, or one error.
+
+An object that cannot be read is a `BadObject`, and all others count. What is no YAML or JSON, an unknown kind, and two
+objects of which one is too many are the error of the whole: it is another file, or nothing says which part is right.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
+from koordebpf.decoding import convert
 from koordebpf.errors import NOT_GIVEN, ConfigError, json_error, text_error
+from koordebpf.kube.body import reason
 from koordebpf.kube.cache.cnr import CNR_VERSION, CustomNodeResource, bounded
 from koordebpf.kube.cache.objects import ConfigMap, Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
 
@@ -24,8 +30,27 @@ _KINDS: Final = (
 T = TypeVar("T")
 
 
+class BadObject(msgspec.Struct, frozen=True):
+    """An object that cannot be read: what it is, as far as it says so, where it is, and the rule that it breaks."""
+
+    kind: str
+    namespace: str
+    name: str
+    path: str
+    value: Any
+    rule: str
+
+    @property
+    def error(self) -> ConfigError:
+        """Return it as an error, for who needs this object."""
+        return ConfigError(self.path, self.value, self.rule)
+
+
 class Manifests(msgspec.Struct, frozen=True):
-    """All objects of a set of files. None: no file has one. What a PodDisruptionBudget allows is in its status."""
+    """All objects of a set of files. None: no file has one. What a PodDisruptionBudget allows is in its status.
+
+    `bad` are objects that cannot be read, and are none of the others.
+    """
 
     pods: tuple[Pod, ...] = ()
     pdbs: tuple[PodDisruptionBudget, ...] | None = None
@@ -35,6 +60,7 @@ class Manifests(msgspec.Struct, frozen=True):
     topology: NodeResourceTopology | None = None
     namespaces: tuple[Namespace, ...] | None = None  # for their labels
     cnr: CustomNodeResource | None = None
+    bad: tuple[BadObject, ...] = ()
 
 
 _MAX_DEPTH = 1000  # libyaml's own limit from 0.2.6 on
@@ -72,13 +98,14 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -> Manifests:
-    """Return the objects of all files, given as text by path; everything or nothing.
+    """Return the objects of all files, given as text by path.
 
     With `among_others` objects of other kinds are passed over: what is applied with kubectl has a Service, too.
 
-    Raises:  ConfigError: a file is neither YAML nor JSON, an object has a wrong type or an unknown kind, a pod has
-             no UID or the same as another, a PodDisruptionBudget or Namespace the name of another, or there are two
-             Nodes, NodeSLOs, NodeResourceTopologies, CustomNodeResources or ConfigMaps.
+    Raises:  ConfigError: a file is neither YAML nor JSON, an object has an unknown kind, a pod the UID of another, a
+             PodDisruptionBudget or Namespace the name of another, or there are two Nodes, NodeSLOs,
+             NodeResourceTopologies, CustomNodeResources or ConfigMaps. An object with a field of another type, and a
+             pod without a UID, are in `bad`.
     Cost:    110 pods of 3 kB each: 2 ms as JSON, 210 ms as YAML.
     """
     found = _Found()
@@ -88,70 +115,104 @@ def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -
     return found.manifests()
 
 
-# What was found so far, by key, each with its place in the files.
+# What was found so far, by kind and key, each with its place in the files.
 class _Found:
     def __init__(self) -> None:
-        self._pods: dict[str, tuple[str, Pod]] = {}
-        self._pdbs: dict[str, tuple[str, PodDisruptionBudget]] = {}
-        self._namespaces: dict[str, tuple[str, Namespace]] = {}
-        self._single: dict[str, tuple[str, Any]] = {}  # of which a node has one, by kind
+        self._kept: dict[str, dict[str, tuple[str, Any]]] = {}
+        self._bad: list[BadObject] = []
 
-    def add(self, place: str, document: dict[str, Any], *, among_others: bool) -> None:
-        kind = document.get("kind")
-        match kind, document.get("apiVersion"):
-            case "Pod", "v1":
-                self._keep_pod(place, _convert(place, document, Pod))
-            case "PodDisruptionBudget", "policy/v1":
-                pdb = _convert(place, document, PodDisruptionBudget)
-                _keep(self._pdbs, pdb.key, place, pdb)
-            case "Namespace", "v1":
-                namespace = _convert(place, document, Namespace)
-                _keep(self._namespaces, namespace.metadata.name, place, namespace)
-            case "Node", "v1":
-                self._keep_single("Node", place, _convert(place, document, Node))
-            case "NodeSLO", str(version) if version == NODESLO_VERSION:
-                self._keep_single("NodeSLO", place, _raw(place, document))
-            case "NodeResourceTopology", str(version) if version == TOPOLOGY_VERSION:
-                self._keep_single("NodeResourceTopology", place, _convert(place, document, NodeResourceTopology))
-            case "CustomNodeResource", str(version) if version == CNR_VERSION:
-                self._keep_single("CustomNodeResource", place, _convert_cnr(place, document))
-            case "ConfigMap", "v1":
-                meta = document.get("metadata")
-                name = meta.get("name") if isinstance(meta, dict) else meta
-                if name == CONFIG_NAME:
-                    self._keep_single("ConfigMap", place, _convert(place, document, ConfigMap).data or {})
-                elif not among_others:
-                    raise ConfigError(f"{place}.metadata.name", name, f"the only ConfigMap read is {CONFIG_NAME}")
-            case _, version if not among_others:
-                raise ConfigError(place, f"{version} {kind}", _KINDS)
+    def add(self, place: str, document: Any, *, among_others: bool) -> None:
+        try:
+            read = _read(place, document)
+        except ConfigError as error:
+            self._bad.append(_bad(document, error))
+            return
+        if read is not None:
+            kind, key, value = read
+            kept = self._kept.setdefault(kind, {})
+            if key in kept:
+                raise _conflict(kind, key, value, place, kept[key])
+            kept[key] = (place, value)
+        elif not among_others:
+            raise _unknown(place, document)
 
-    def _keep_pod(self, place: str, pod: Pod) -> None:
-        if not pod.uid:
-            raise ConfigError(f"{place}.metadata.uid", pod.uid, f"pod {pod.key} must have a UID")
-        if pod.uid in self._pods:
-            other_place, other = self._pods[pod.uid]
-            raise ConfigError(
-                f"{place}.metadata.uid", pod.uid, f"pod {pod.key} has the UID of {other.key} in {other_place}"
-            )
-        self._pods[pod.uid] = (place, pod)
+    def _all(self, kind: str) -> tuple[Any, ...]:
+        return tuple(value for _, value in self._kept.get(kind, {}).values())
 
-    def _keep_single(self, kind: str, place: str, value: object) -> None:
-        if kind in self._single:
-            raise ConfigError(place, kind, f"is there already in {self._single[kind][0]}; one node has one")
-        self._single[kind] = (place, value)
+    def _one(self, kind: str) -> Any:
+        return next(iter(self._all(kind)), None)
 
     def manifests(self) -> Manifests:
-        single = {kind: value for kind, (_, value) in self._single.items()}
         return Manifests(
-            pods=tuple(pod for _, pod in self._pods.values()),
-            pdbs=tuple(pdb for _, pdb in self._pdbs.values()) or None,
-            node=single.get("Node"),
-            nodeslo=single.get("NodeSLO"),
-            slo_controller_config=single.get("ConfigMap"),
-            topology=single.get("NodeResourceTopology"),
-            namespaces=tuple(each for _, each in self._namespaces.values()) or None,
-            cnr=single.get("CustomNodeResource"),
+            pods=self._all("Pod"),
+            pdbs=self._all("PodDisruptionBudget") or None,
+            node=self._one("Node"),
+            nodeslo=self._one("NodeSLO"),
+            slo_controller_config=self._one("ConfigMap"),
+            topology=self._one("NodeResourceTopology"),
+            namespaces=self._all("Namespace") or None,
+            cnr=self._one("CustomNodeResource"),
+            bad=tuple(self._bad),
         )
+
+
+# Its kind, what may be there once ("" where one of the kind may), and its value. None: it is of another kind.
+def _read(place: str, document: Any) -> tuple[str, str, Any] | None:
+    if not isinstance(document, dict):
+        raise ConfigError(place, NOT_GIVEN, "must be an object")
+    kind = document.get("kind")
+    match kind, document.get("apiVersion"):
+        case "Pod", "v1":
+            pod = _convert(place, document, Pod)
+            if not pod.uid:
+                raise ConfigError(f"{place}.metadata.uid", pod.uid, f"pod {pod.key} must have a UID")
+            return kind, pod.uid, pod
+        case "PodDisruptionBudget", "policy/v1":
+            pdb = _convert(place, document, PodDisruptionBudget)
+            return kind, pdb.key, pdb
+        case "Namespace", "v1":
+            namespace = _convert(place, document, Namespace)
+            return kind, namespace.metadata.name, namespace
+        case "Node", "v1":
+            return kind, "", _convert(place, document, Node)
+        case "NodeSLO", str(version) if version == NODESLO_VERSION:
+            return kind, "", _raw(place, document)
+        case "NodeResourceTopology", str(version) if version == TOPOLOGY_VERSION:
+            return kind, "", _convert(place, document, NodeResourceTopology)
+        case "CustomNodeResource", str(version) if version == CNR_VERSION:
+            return kind, "", _convert_cnr(place, document)
+        case "ConfigMap", "v1":
+            if _name(document) == CONFIG_NAME:
+                return kind, "", _convert(place, document, ConfigMap).data or {}
+    return None
+
+
+def _name(document: dict[str, Any]) -> Any:
+    meta = document.get("metadata")
+    return meta.get("name") if isinstance(meta, dict) else None
+
+
+def _unknown(place: str, document: dict[str, Any]) -> ConfigError:
+    kind, version = document.get("kind"), document.get("apiVersion")
+    if (kind, version) == ("ConfigMap", "v1"):
+        return ConfigError(f"{place}.metadata.name", _name(document), f"the only ConfigMap read is {CONFIG_NAME}")
+    return ConfigError(place, f"{version} {kind}", _KINDS)
+
+
+def _bad(document: Any, error: ConfigError) -> BadObject:
+    whole = document if isinstance(document, dict) else {}
+    meta = whole.get("metadata")
+    words = (whole.get("kind"), *(meta.get(each) if isinstance(meta, dict) else None for each in ("namespace", "name")))
+    kind, namespace, name = (each if isinstance(each, str) else "" for each in words)
+    return BadObject(kind, namespace, name, error.path, error.value, error.rule)
+
+
+def _conflict(kind: str, key: str, value: Any, place: str, other: tuple[str, Any]) -> ConfigError:
+    if not key:
+        return ConfigError(place, kind, f"is there already in {other[0]}; one node has one")
+    if kind == "Pod":
+        return ConfigError(f"{place}.metadata.uid", key, f"pod {value.key} has the UID of {other[1].key} in {other[0]}")
+    return ConfigError(f"{place}.metadata.name", key, f"is there already in {other[0]}")
 
 
 def parse_documents(path: str, text: bytes) -> list[Any]:
@@ -184,20 +245,15 @@ def _yaml_error(path: str, text: bytes, error: Exception) -> ConfigError:
     return ConfigError(path, NOT_GIVEN, f"{rule}: {' '.join(str(error).split())}")
 
 
-def _keep(kept: dict[str, tuple[str, T]], key: str, place: str, value: T) -> None:
-    if key in kept:
-        raise ConfigError(f"{place}.metadata.name", key, f"is there already in {kept[key][0]}")
-    kept[key] = (place, value)
-
-
-def _documents(path: str, text: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+# Each object with its place; an item of a list may be anything.
+def _documents(path: str, text: bytes) -> Iterator[tuple[str, Any]]:
     documents = parse_documents(path, text)
     for number, document in enumerate(documents, start=1):
         if document is not None:  # `---` with nothing after it
             yield from _unfold(path if len(documents) == 1 else f"{path} document {number}", document)
 
 
-def _unfold(place: str, document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _unfold(place: str, document: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(document, dict):
         raise ConfigError(place, document, _KINDS)
     kind = document.get("kind")
@@ -212,9 +268,9 @@ def _unfold(place: str, document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, item in enumerate(items):
         inner = f"{place}.items[{number}]"
         if not isinstance(item, dict):
-            raise ConfigError(inner, item, "must be an object")
+            yield inner, item
         # The API server leaves kind and version out of the items of a typed list.
-        if kind != "List":
+        elif kind != "List":
             yield inner, {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
         else:
             yield from _unfold(inner, item)
@@ -222,10 +278,10 @@ def _unfold(place: str, document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _convert(place: str, document: dict[str, Any], kind: type[T]) -> T:
     try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as e:
-        name = document.get("metadata") or {}
-        raise ConfigError(place, name.get("name") if isinstance(name, dict) else name, str(e)) from e
+        return convert(document, kind)
+    except (msgspec.ValidationError, RecursionError) as e:
+        name = _name(document)
+        raise ConfigError(place, name if isinstance(name, str) else NOT_GIVEN, reason(e)) from e
 
 
 def _convert_cnr(place: str, document: dict[str, Any]) -> CustomNodeResource:
@@ -249,8 +305,9 @@ def node_labels(path: str, text: bytes) -> dict[str, dict[str, str]]:
     """
     labels: dict[str, dict[str, str]] = {}
     for place, document in _documents(path, text):
-        if (document.get("apiVersion"), document.get("kind")) != ("v1", "Node"):
-            raise ConfigError(place, f"{document.get('apiVersion')} {document.get('kind')}", "must be a v1 Node")
+        kind = (document.get("apiVersion"), document.get("kind")) if isinstance(document, dict) else (None, None)
+        if kind != ("v1", "Node"):
+            raise ConfigError(place, f"{kind[0]} {kind[1]}", "must be a v1 Node")
         node = _convert(place, document, Node)
         labels[node.metadata.name] = node.metadata.labels or {}
     return labels

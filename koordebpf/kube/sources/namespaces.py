@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import KubeError
 from koordebpf.kube.body import MALFORMED
 from koordebpf.kube.cache.list_stream import Page
@@ -32,7 +33,7 @@ class _Labelled(msgspec.Struct, frozen=True):
     metadata: _Meta
 
 
-_LABELLED = msgspec.json.Decoder(_Labelled)
+_LABELLED = decoder(_Labelled)
 
 
 class NamespaceReflector(Reflector[Namespace]):

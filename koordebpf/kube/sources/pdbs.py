@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.kube.body import MALFORMED
 from koordebpf.kube.cache.objects import (
     ObjectMeta,
@@ -38,7 +39,7 @@ MAX_ALL: Final = 256 << 10
 MAX_ONE: Final = 16 << 10  # Why: people's have 50 to 200 bytes
 _OTHER: Final = 256  # what one costs beside names and selector
 _NAMED: Final = 4  # namespaces in sentences
-_SELECTOR = msgspec.json.Decoder(dict[str, object] | None)
+_SELECTOR = decoder(dict[str, object] | None)
 _GATHER_S: Final = 1.0  # Why: the pods of a rollout come within a second, and each new namespace is one list
 _FIRST_PAGE: Final = 16
 _LIST_BYTES: Final = 16 << 20  # of one namespace; who writes more is not read to the end
@@ -74,7 +75,7 @@ class _Pdb(msgspec.Struct, frozen=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-_PDB = msgspec.json.Decoder(_Pdb)
+_PDB = decoder(_Pdb)
 
 
 def _decode(raw: msgspec.Raw) -> PodDisruptionBudget:

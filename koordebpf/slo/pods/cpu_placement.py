@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.proc.cpu_topology import Cpu
@@ -203,7 +204,7 @@ def read_annotation(annotations: Annotations, name: str, kind: Any) -> Any:
     if not written:
         return None
     try:
-        return msgspec.json.decode(written, type=kind)
+        return decoder(kind).decode(written)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"annotation {name}", written[:80], str(error)) from None
 

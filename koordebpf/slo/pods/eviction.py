@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.slo.pods.qos import koord_qos
 
 EVICTION_POLICY_ANNOTATION = "koordinator.sh/eviction-policy"
@@ -26,7 +27,7 @@ def allows_eviction(policy: str | None, feature: str) -> bool:
     if policy is None:
         return True
     try:
-        return feature in msgspec.json.decode(policy, type=list[str])
+        return feature in decoder(list[str]).decode(policy)
     except (msgspec.DecodeError, RecursionError):
         return False
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError
 from koordebpf.quantity import quantity_bytes
 
@@ -68,7 +69,7 @@ def annotated_amounts(annotations: Mapping[str, str] | None) -> dict[str, BatchA
         return {}
     path = f"annotation {EXTENDED_RESOURCE_ANNOTATION}"
     try:
-        spec = msgspec.json.decode(text, type=_Spec)
+        spec = decoder(_Spec).decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(path, text[:80], str(error)) from None
     found = {

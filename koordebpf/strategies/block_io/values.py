@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.slo.strategies.resource_qos import Block, ResourceQOSStrategy
@@ -53,7 +54,7 @@ def annotated_blocks(text: str) -> tuple[Block, ...]:
     if len(text) > _MAX_CHARS:
         raise ConfigError(_PATH, text[:80], f"must be no longer than {_MAX_CHARS} characters")
     try:
-        blocks = msgspec.json.decode(text, type=_BlkIOQOS).blocks or ()
+        blocks = decoder(_BlkIOQOS).decode(text).blocks or ()
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise ConfigError(_PATH, text[:80], str(error)) from None
     if len(blocks) > MAX_BLOCKS:

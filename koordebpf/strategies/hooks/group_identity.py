@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.slo.strategies.resource_qos import CPUQOS, QOSClass, ResourceQOSStrategy
 from koordebpf.state.pods.hook_pods import HookPod
 from koordebpf.strategies.hooks.values import GROUP_IDENTITY, HookRules, Setting
@@ -50,7 +51,7 @@ def pod_identity(pod: HookPod, rules: HookRules, problems: list[str]) -> Setting
         return None
     if pod.koord_qos == "LS" and (written := pod.annotations.get(CPU_QOS_ANNOTATION)):
         try:
-            own = msgspec.json.decode(written, type=_CpuQos)
+            own = decoder(_CpuQos).decode(written)
         except (msgspec.DecodeError, RecursionError) as error:
             problems.append(f"annotation {CPU_QOS_ANNOTATION}: {written[:80]!r}: {error}")
             return None

@@ -9,6 +9,7 @@ import re
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.state.pods.hook_pods import HookPod
 from koordebpf.strategies.hooks.values import OOM_SCORE_ADJ, Setting
 
@@ -25,7 +26,7 @@ def container_score(pod: HookPod, container: str, least: int, problems: list[str
     """
     if spec := pod.annotations.get(OOM_SCORE_ADJ_SPEC_ANNOTATION):
         try:
-            by_name = msgspec.json.decode(spec, type=dict[str, int])
+            by_name = decoder(dict[str, int]).decode(spec)
         except (msgspec.DecodeError, RecursionError) as error:
             problems.append(f"annotation {OOM_SCORE_ADJ_SPEC_ANNOTATION}: {spec[:80]!r}: {error}")
             return None

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kube.cache.objects import Container, Node
@@ -78,7 +79,7 @@ def pod_memory_qos(annotations: Mapping[str, str]) -> PodMemoryQOS | None:
     if len(text) > _MOST_CHARACTERS:
         raise ConfigError(path, f"{text[:80]}…", f"must be at most {_MOST_CHARACTERS} characters")
     try:
-        return msgspec.json.decode(text, type=PodMemoryQOS)
+        return decoder(PodMemoryQOS).decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(path, text[:80], str(error)) from None
 

@@ -110,7 +110,12 @@ class ListedSource:
             self._state = msgspec.structs.replace(self._state, version=version, problems=(str(error),))
             return
         self._state = ClusterState(
-            version=version, synced_at_ns=now_ns, pods=found.pods, node=found.node, nodeslo=found.nodeslo
+            version=version,
+            synced_at_ns=now_ns,
+            pods=found.pods,
+            node=found.node,
+            nodeslo=found.nodeslo,
+            problems=tuple(str(each.error) for each in found.bad),
         )
 
 

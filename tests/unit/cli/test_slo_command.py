@@ -124,3 +124,25 @@ def test_render_leaves_what_the_node_has_where_its_entry_is_unusable(files: tupl
         CliRunner().invoke(slo, arguments, catch_exceptions=False)
     with pytest.raises(ConfigError, match="must hold a NodeSLO"):
         CliRunner().invoke(slo, ["render", "--node", node, "--nodeslo", node, configmap], catch_exceptions=False)
+
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: d, uid: u}\nspec: {nodeName: , priority: %s}\n"
+
+
+@pytest.mark.parametrize(("priority", "code"), [("5000", 0), ("high", 2)])
+def test_another_object_of_the_file_does_not_hide_the_configmap(priority: str, code: int, tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(f"{POD % priority}---{CONFIGMAP}")
+    done = CliRunner().invoke(slo, ["check", str(path)])
+    assert done.exit_code == code
+    assert f"{path}: nothing wrong in 1 keys\n" in done.output
+    named = f"koordebpf: {path} document 1: 'web': Expected `int | null`, got `str` - at `$.spec.priority`\n"
+    assert (named in done.output) is (code == 2)
+
+
+def test_a_node_that_cannot_be_read_is_named(files: tuple[str, str], tmp_path: Path) -> None:
+    node = tmp_path / "bad.json"
+    node.write_text('{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": 3}')
+    done = CliRunner().invoke(slo, ["render", "--node", str(node), files[0]])
+    assert f"koordebpf: {node}: 'n1': Expected `object`, got `int` - at `$.status`" in done.output
+    assert isinstance(done.exception, ConfigError)

@@ -51,3 +51,9 @@ def test_the_file_is_followed(tmp_path):
         file.read()
     file.path.unlink()
     assert file.read() is None
+
+
+@pytest.mark.parametrize("entries", [b"null", b'{"0b7e5a10-0000-4000-8000-000000000001":null}'])
+def test_entries_that_are_null_are_none(entries):
+    raw = b'{"policyName":"static","defaultCpuSet":"0-3","entries":%s,"checksum":1}' % entries
+    assert parse_cpu_manager_state(raw, "state") == CpuManagerState("static", {}, (0, 1, 2, 3))

@@ -145,15 +145,68 @@ def test_repaired_to_the_same_content_ends_the_problem(tmp_path: Path) -> None:
     assert source.state().synced_at_ns == now_ns
 
 
-def test_pod_without_uid_keeps_the_last_good_state(tmp_path: Path) -> None:
+def test_pod_without_uid_is_left_out_and_named(tmp_path: Path) -> None:
     path = tmp_path / "pods.json"
-    path.write_bytes(pods("a"))
+    path.write_bytes(pods("a", "b").replace(b'"uid-b"', b'""'))
     source = opened(path)
-    swap(path, pods("a", "b").replace(b'"uid-b"', b'""'))
-    later(source)
     assert names(source) == ["a"]
     (problem,) = source.state().problems
     assert f"{path}.items[1].metadata.uid" in problem
+    assert problem.endswith("this object is left out")
+    swap(path, pods("a", "b", "c").replace(b'"uid-b"', b'""'))
+    now_ns = later(source)
+    assert names(source) == ["a", "c"]
+    assert source.state().synced_at_ns == now_ns  # all is read, and one object says nothing
+
+
+def bad(name: str) -> bytes:
+    return json.dumps(pod(name) | {"spec": {"priority": "high"}}).encode()
+
+
+def test_pod_that_cannot_be_read_any_more_stays_as_it_was(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.json", tmp_path / "b.json"
+    path.write_bytes(pods("a"))
+    other.write_bytes(pods("b"))
+    source = opened(path, other)
+    (first, _) = source.state().pods
+    swap(path, bad("a"))
+    swap(other, pods("b", "c"))
+    later(source)
+    assert names(source) == ["b", "c", "a"]
+    assert first in source.state().pods
+    (problem,) = source.state().problems
+    assert "$.spec.priority" in problem
+    assert problem.endswith("this object stays as it was")
+    version = source.state().version
+    for seconds in (2, 3):
+        later(source, seconds)
+    assert source.state().version == version
+    # A good object of the same name, or with its UID, is it.
+    swap(other, pods("b", "a"))
+    later(source, 4)
+    assert names(source) == ["b", "a"]
+    swap(other, pods("b").replace(b"uid-b", b"uid-a"))
+    later(source, 5)
+    assert names(source) == ["b"]
+    swap(path, pods("c"))
+    later(source, 6)
+    assert names(source) == ["c", "b"]
+    assert source.state().problems == ()
+
+
+def test_node_and_configmap_that_cannot_be_read_any_more_stay_as_they_were(tmp_path: Path) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slo-controller-config"}, "data": {"k": ""}}
+    path, other = tmp_path / "n.json", tmp_path / "c.json"
+    path.write_text(json.dumps(node))
+    other.write_text(json.dumps(config))
+    source = opened(path, other)
+    good = source.state()
+    swap(path, json.dumps(node | {"status": 3}).encode())
+    swap(other, json.dumps(config | {"data": {"k": 1}}).encode())
+    later(source)
+    assert (source.state().node, source.state().slo_controller_config) == (good.node, {"k": ""})
+    assert [each.split(":")[0] for each in source.state().problems] == [str(path), str(other)]
 
 
 def test_vanished_file_keeps_the_last_good_state(tmp_path: Path) -> None:

@@ -143,35 +143,93 @@ def test_nothing_is_no_error(nothing: bytes) -> None:
 @pytest.mark.parametrize(
     ("document", "path", "rule"),
     [
-        (pod("a", uid=""), "x.metadata.uid", "pod be/a must have a UID"),
-        (pod("a", spec={"priority": "high"}), "x", "$.spec.priority"),
-        (pod("a", spec=[]), "x", "$.spec"),
-        ({"apiVersion": "v1", "kind": "Pod"}, "x", "metadata"),
-        ({"apiVersion": "v1", "kind": "Pod", "metadata": 3}, "x", "$.metadata"),
         ({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}}, "x", "must be Pod, Node"),
         ({"apiVersion": "v1alpha9", "kind": "NodeSLO"}, "x", "must be Pod, Node"),
         ({"kind": ["Pod"]}, "x", "must be Pod, Node"),
         ({"metadata": {}}, "x", "must be Pod, Node"),
         ({"apiVersion": "v1", "kind": "PodList", "items": {}}, "x.items", "must be a list"),
-        ({"apiVersion": "v1", "kind": "PodList", "items": [pod("a"), 5]}, "x.items[1]", "must be an object"),
-        ({"apiVersion": "v1", "kind": "List", "items": [pod("a", spec={"containers": 1})]}, "x.items[0]", "containers"),
         ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": "x"}, "x.metadata.name", "slo-controller-config"),
         (
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}},
             "x.metadata.name",
             "slo-controller-config",
         ),
+    ],
+)
+def test_unknown_objects_name_path_and_rule(document: object, path: str, rule: str) -> None:
+    error = refused({"x": text(document)})
+    assert error.path == path
+    assert rule in error.rule
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "rule"),
+    [
+        (pod("a", uid=""), "x.items[1].metadata.uid", "pod be/a must have a UID"),
+        (pod("a", spec={"priority": "high"}), "x.items[1]", "$.spec.priority"),
+        (pod("a", spec=[]), "x.items[1]", "$.spec"),
+        ({"apiVersion": "v1", "kind": "Pod"}, "x.items[1]", "metadata"),
+        ({"apiVersion": "v1", "kind": "Pod", "metadata": 3}, "x.items[1]", "$.metadata"),
+        ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": {"a": 1}}}, "x.items[1]", "$.metadata.name"),
+        (5, "x.items[1]", "must be an object"),
+        (None, "x.items[1]", "must be an object"),
+        (pod("a", spec={"containers": 1}), "x.items[1]", "$.spec.containers"),
         (
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slo-controller-config"}, "data": {"k": 1}},
-            "x",
+            "x.items[1]",
             "$.data",
         ),
     ],
 )
-def test_unusable_objects_name_path_and_rule(document: object, path: str, rule: str) -> None:
-    error = refused({"x": text(document)})
-    assert error.path == path
-    assert rule in error.rule
+def test_one_bad_object_is_named_and_the_others_count(document: object, path: str, rule: str) -> None:
+    items = [pod("before"), document, pod("after")]
+    found = parse_manifests({"x": text({"apiVersion": "v1", "kind": "List", "items": items}), "n": NODE.encode()})
+    assert [each.metadata.name for each in found.pods] == ["before", "after"]
+    assert found.node is not None
+    (bad,) = found.bad
+    assert bad.path == path
+    assert rule in bad.rule
+    assert str(bad.error).startswith(f"{path}: ")
+
+
+# As in Koordinator's manual of memory QoS, with a comment in the place of the value.
+MANUAL = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: cache
+  namespace: be
+  uid: uid-cache
+  creationTimestamp: null
+  annotations: {koordinator.sh/memoryQOS: '{"policy": "auto"}'}
+spec:
+  nodeName: # the node on which it is to be tried
+  priorityClassName:
+  hostNetwork:
+  volumes:
+  containers:
+  - name: c
+    restartPolicy:
+    resources: {requests: {memory: 2Gi, cpu: }, limits: }
+status:
+"""
+
+
+def test_null_is_absent() -> None:
+    (found,) = parse_manifests({"x": MANUAL.encode()}).pods
+    assert (found.spec.nodeName, found.spec.priorityClassName, found.spec.hostNetwork) == ("", "", False)
+    resources = found.spec.containers[0].resources
+    assert resources is not None
+    assert (resources.requests, resources.limits) == ({"memory": "2Gi"}, None)
+    assert found.status.phase == ""
+    assert found.metadata.annotations == {"koordinator.sh/memoryQOS": '{"policy": "auto"}'}
+
+
+def test_null_in_place_of_what_is_required_is_as_if_it_were_left_out() -> None:
+    with_null = parse_manifests({"x": text({"apiVersion": "v1", "kind": "Pod", "metadata": None})})
+    without = parse_manifests({"x": text({"apiVersion": "v1", "kind": "Pod"})})
+    assert with_null == without
+    assert "metadata" in with_null.bad[0].rule
 
 
 def test_same_uid_twice_names_both() -> None:
@@ -201,14 +259,21 @@ def test_second_of_what_a_node_has_once_is_refused(document: str) -> None:
         (b'{"a":' * 100_000, "maximum nesting depth"),
         (b"[" * 100_000, "maximum nesting depth"),
         (b"- " * 100_000, "maximum nesting depth"),
-        (f"{NODESLO}  on: 1\n".encode(), "text for keys"),
-        (f"{NODESLO}  a: &a [*a]\n".encode(), "as JSON could have it"),
     ],
 )
 def test_unreadable_text_names_the_file(content: bytes, rule: str) -> None:
     error = refused({"x": content})
     assert error.path.startswith("x")
     assert rule in error.rule
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"), [("  on: 1\n", "text for keys"), ("  a: &a [*a]\n", "as JSON could have it")]
+)
+def test_yaml_that_no_json_could_have_is_named(content: str, rule: str) -> None:
+    found = parse_manifests({"x": f"{NODESLO}{content}".encode()})
+    assert found.nodeslo is None
+    assert rule in found.bad[0].rule
 
 
 def test_key_that_is_there_twice_is_refused() -> None:

@@ -103,6 +103,15 @@ def test_an_unusable_part_is_reported_and_the_others_are_taken_over(part: str, w
         assert spec.hostApplications == ()  # absent now, and that is no error
 
 
+def test_null_parts_of_what_the_manager_writes_are_absent() -> None:
+    # As in koordinator issue 2303.
+    written = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": None}, "cpuBurstStrategy": None}
+    spec, problems = parse_spec(nodeslo(**written, extensions={"Object": None}, hostApplications=None))
+    assert problems == ()
+    plain, _ = parse_spec(nodeslo(resourceUsedThresholdWithBE={"enable": True}))
+    assert msgspec.structs.replace(spec, extensions={}) == msgspec.structs.replace(plain, extensions={})
+
+
 def test_without_a_last_one_an_unusable_part_is_the_default() -> None:
     spec, problems = parse_spec(nodeslo(cpuBurstStrategy={"policy": 3}))
     assert len(problems) == 1

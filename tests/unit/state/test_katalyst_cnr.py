@@ -83,8 +83,12 @@ def test_zones_that_are_nested_deeper_than_a_node_are_refused(depth: int) -> Non
     with pytest.raises(MALFORMED):
         decode_cnr(msgspec.Raw(text))
     document = {"apiVersion": "node.katalyst.kubewharf.io/v1alpha1", "kind": "CustomNodeResource"}
-    with pytest.raises(ConfigError, match="nest"):
-        parse_manifests({"f.json": json.dumps(document).encode()[:-1] + b", " + text[1:]})
+    manifest = json.dumps(document).encode()[:-1] + b", " + text[1:]
+    if depth == 100_000:
+        with pytest.raises(ConfigError, match="nest"):
+            parse_manifests({"f.json": manifest})
+    else:
+        assert "nest" in parse_manifests({"f.json": manifest}).bad[0].rule
 
 
 def test_a_file_may_have_one() -> None:
@@ -100,8 +104,8 @@ status:
     assert cnr_of(found) == Cnr({RECLAIMED_CPU: 8000})
     with pytest.raises(ConfigError, match=r"is there already in n\.yaml"):
         parse_manifests({"n.yaml": text.encode(), "m.yaml": text.encode()})
-    with pytest.raises(ConfigError, match="topologyZone"):
-        parse_manifests({"n.yaml": text.encode() + b"  topologyZone: 3\n"})
+    (bad,) = parse_manifests({"n.yaml": text.encode() + b"  topologyZone: 3\n"}).bad
+    assert "topologyZone" in bad.rule
 
 
 def test_one_that_cannot_be_read_any_more_is_not_judged_by_its_last_values() -> None:
