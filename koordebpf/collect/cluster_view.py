@@ -14,6 +14,7 @@ from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeReso
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.manager.shapes import THRESHOLD_KEY, unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.nodeslo import strategy_doubts
+from koordebpf.slo.pods.resource_status import with_last_good
 from koordebpf.slo.spec import LeftOut, NodeSLOSpec, parse_spec, spec_of_configmap
 from koordebpf.slo.strategies.host_applications import host_directories
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
@@ -130,6 +131,29 @@ class SpecInForce:
         self.host_applications = host_directories(spec.hostApplications) if spec else {}
 
 
+class TopologyInForce:
+    """The NodeResourceTopology of a node, with the last good annotations on share pools, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.effective: NodeResourceTopology | None = None
+        self.problems: tuple[str, ...] = ()
+        self._read: NodeResourceTopology | None = None
+
+    def learn(self, reported: NodeResourceTopology | None) -> None:
+        """Take over what a source says now; an object that was deleted takes its annotations with it."""
+        if reported is self._read:
+            return
+        self._read, last = reported, self.effective
+        self.effective, self.problems = reported, ()
+        if reported is None or last is None:
+            return
+        now = reported.metadata.annotations
+        annotations, self.problems = with_last_good(now, last.metadata.annotations)
+        if annotations is not now:
+            kept = dict(annotations or {})
+            self.effective = replace(reported, metadata=replace(reported.metadata, annotations=kept))
+
+
 def parse_cluster_spec(
     state: ClusterState, last: NodeSLOSpec | None
 ) -> tuple[NodeSLOSpec | None, tuple[ConfigError, ...], tuple[str, ...]]:
@@ -188,6 +212,7 @@ class ClusterView:
         self.is_strict = strict
         self._spec = SpecInForce()
         self._labels = NamespaceLabels(labels_max_age_ns)
+        self._topology = TopologyInForce()
         self._capacity_doubt: str | None = None
 
     @property
@@ -202,8 +227,8 @@ class ClusterView:
 
     @property
     def topology(self) -> NodeResourceTopology | None:
-        """The NodeResourceTopology as it was learned."""
-        return self.reported.topology if self.reported else None
+        """The NodeResourceTopology as it was learned; share pools that cannot be read are the last good ones."""
+        return self._topology.effective
 
     @property
     def spec(self) -> NodeSLOSpec | None:
@@ -245,6 +270,7 @@ class ClusterView:
         except ConfigError as error:
             of_node.append(f"{error}; the last good Node stays in force")
         self._spec.learn(state, keeps_deleted=self.is_strict)
+        self._topology.learn(state.topology)
         of_cnr = self.problems_by_reason.get("CustomNodeResource", ())
         if state.cnr is not (before.cnr if before else None):
             self.cnr, of_cnr = _read_cnr(state.cnr)
@@ -256,6 +282,7 @@ class ClusterView:
             "namespaces": (self._labels.problem,) if self._labels.problem else (),
             "NodeSLO": self._spec.problems,
             "CustomNodeResource": of_cnr,
+            "NodeResourceTopology": self._topology.problems,
         }
 
     def capacity_bytes(self, measure: NodeMeasure) -> int:

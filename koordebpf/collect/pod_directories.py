@@ -9,11 +9,13 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import ClusterView, is_same
+from koordebpf.collect.cpu.collector import OnlineCpus
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
-from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
+from koordebpf.kernel.proc.cpu_topology import SYSFS
+from koordebpf.kube.sources.cpu_manager import STATE as CPU_MANAGER_STATE
 from koordebpf.slo.strategies.host_applications import HostApplication, host_directories
 from koordebpf.state.pods.hook_pods import ApplicationDirectory, HooksMeasured, PodDirectory
 from koordebpf.units import NS_PER_S
@@ -90,6 +92,7 @@ class HookCollector(Closing):
         cpu: the mount of the cpu controller; None: there is none, and no pod has files to write.
         node_path: of the node below any mount, "" for the machine.
         sysfs: where the CPUs are listed.
+        manager: kubelet's cpu_manager_state, which may give isolated CPUs to pods.
     Raises:  SupportError: no sysfs.
     """
 
@@ -102,12 +105,13 @@ class HookCollector(Closing):
         cpu: ControllerMount | None,
         node_path: str = "",
         sysfs: Path = SYSFS,
+        manager: Path = CPU_MANAGER_STATE,
     ) -> None:
         self._directories = PodDirectoryCache(index, known)
         self._known = known
         self._cpu = cpu
         self._node_path = node_path
-        self._topology = CpuTopologyFiles(sysfs)
+        self._cpus = OnlineCpus(sysfs, manager)
         self.due = Due(self.period_ns)
         self.admits_all = False  # pods that are new at the first look: their files hold what they are to hold
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
@@ -124,13 +128,13 @@ class HookCollector(Closing):
         if not self._known.is_whole:
             return None
         seen = self._directories.inputs
-        online = self._topology.read().cpus
+        online, isolated = self._cpus.read()
         is_due = self.due.is_nearly_due(now_ns) or self._has_more
         last = self._last
         has_same_input = is_same(seen, self._seen)
-        if not is_due and has_same_input and last is not None and online == last.online:
+        if not is_due and has_same_input and last is not None and (online, isolated) == (last.online, last.isolated):
             return None
-        measured = self._measured(online)
+        measured = self._measured(online, isolated)
         is_news = self._seen is None or seen[1] is not self._seen[1] or measured != last
         self._seen = seen
         if not (is_due or is_news):
@@ -142,9 +146,9 @@ class HookCollector(Closing):
 
     def close(self) -> None:
         """Close the list of CPUs."""
-        self._topology.close()
+        self._cpus.close()
 
-    def _measured(self, online: tuple[int, ...]) -> HooksMeasured:
+    def _measured(self, online: tuple[int, ...], isolated: tuple[int, ...]) -> HooksMeasured:
         found, directories = self._directories.read()
         pods = self._admitted(found)
         spec = self._known.spec
@@ -153,6 +157,7 @@ class HookCollector(Closing):
             directories=directories,
             applications=self._applications(spec.hostApplications) if spec is not None else (),
             online=online,
+            isolated=isolated,
             qos=spec.resourceQOSStrategy if spec is not None else None,
             has_bvt=self._has(CgroupFile.CPU_BVT, pods),
             has_idle=self._has(CgroupFile.CPU_IDLE, pods),

@@ -38,11 +38,15 @@ def recorded(name: str) -> list[Cpu]:
         ([each for each in machine(sockets=2, cores=4, threads=2).online if each.cpu < 8], {3: "0 4 1"}),
         # a NUMA node of which a CPU is offline comes after the whole one
         (without(machine(nodes=2, cores=4), [1]).online, {1: "4", 3: "4 0 5"}),
+        # after the last pair single CPUs begin at the first bucket, also where the pairs end in its middle
+        ([Cpu(cpu, core, 0, node) for cpu, core, node in (
+            (0, 0, 0), (1, 0, 0), (2, 2, 0), (3, 3, 0), (4, 4, 1), (5, 4, 1), (6, 6, 1), (7, 7, 2), (8, 8, 2))],
+         {5: "0 1 4 5 7", 6: "0 1 4 5 2 6", 8: "0 1 4 5 2 6 7 3"}),
         # two sockets and a kernel without NUMA: they take turns all the same
         ([Cpu(each.cpu, each.core, each.socket, 0) for each in machine(sockets=2, cores=2, threads=2).online],
          {4: "0 4 2 6"}),
     ],
-    ids=range(14),
+    ids=range(15),
 )  # fmt: skip
 def test_the_choice(cpus, chosen):
     for count, expected in chosen.items():

@@ -91,8 +91,40 @@ def test_a_cpu_that_goes_offline_while_it_is_read_is_offline(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("isolated", "nohz_full", "expected"),
+    [
+        ("\n", "\n", ()),
+        ("\n", "  (null)\n", ()),  # before Linux 5.14, without the parameter
+        ("4-7\n", "\n", (4, 5, 6, 7)),
+        ("\n", "2-3\n", (2, 3)),
+        ("4-5\n", "5-6,9\n", (4, 5, 6)),  # 9 is not there
+        (None, None, ()),
+    ],
+)
+def test_isolated_cpus(isolated, nohz_full, expected, tmp_path):
+    write_sysfs(tmp_path, machine(cores=8))
+    for name, text in (("isolated", isolated), ("nohz_full", nohz_full)):
+        if text is not None:
+            (tmp_path / "cpu" / name).write_text(text)
+    topology = read(tmp_path)
+    assert topology.isolated == expected
+    assert topology.cpus == tuple(range(8))
+
+
+def test_isolated_cpus_are_read_again_with_those_that_are_online(tmp_path):
+    write_sysfs(tmp_path, machine(cores=4))
+    (tmp_path / "cpu" / "isolated").write_text("2-3\n")
+    with CpuTopologyFiles(tmp_path) as files:
+        assert files.read().isolated == (2, 3)
+        write_sysfs(tmp_path, without(machine(cores=4), [3]))
+        assert files.read().isolated == (2,)
+
+
+@pytest.mark.parametrize(
     ("file", "text"),
     [
+        ("cpu/isolated", "some\n"),
+        ("cpu/nohz_full", "1-\n"),
         ("cpu/online", "zero\n"),
         ("cpu/online", "3-0\n"),
         ("cpu/online", "0-99999\n"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.host.cpu_support import support_of_suppression
+from koordebpf.kernel.host.cpu_support import support_of_isolation, support_of_suppression
 from koordebpf.kernel.signals import SignalSource
 
 BE = "kubepods/besteffort"
@@ -94,3 +94,13 @@ def test_two_cpus_are_what_best_effort_pods_keep(tree):
     assert (found["cpuset"].works, found["cfsQuota"].works) == (False, True)
     assert found["cpuset"].reason == "best-effort pods keep 2 CPUs, and no more are online"
     assert found["cpuset"].remedy == "Set cpuSuppressPolicy to cfsQuota."
+
+
+def test_isolated_cpus_are_named_and_a_node_without_has_no_line(tree):
+    assert support_of_isolation(tree({"cpu": {"isolated": "\n"}})) == []
+    (found,) = support_of_isolation(tree({"cpu": {"isolated": "4-7\n", "nohz_full": "4-6\n"}}))
+    assert (found.signal, found.works) == ("isolated CPUs", True)
+    assert found.how.startswith("isolated 4-7, nohz_full 4-6: in no share pool")
+    (odd,) = support_of_isolation(tree({"cpu": {"isolated": "some\n"}}))
+    assert not odd.works
+    assert "cpu/isolated" in odd.reason

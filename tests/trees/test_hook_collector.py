@@ -34,7 +34,9 @@ class Node:
         self.pods: list[Pod] = []
         self.cgroups: list[tuple[int, int, str]] = [(1, 0, "")]
         self.slo: dict[str, object] = {}
-        self.collector = HookCollector(self.index, self.known, self.cpu, sysfs=root / "sys")
+        self.collector = HookCollector(
+            self.index, self.known, self.cpu, sysfs=root / "sys", manager=root / "cpu_manager_state"
+        )
         for uid, qos in (("be", "besteffort"), ("ls", "burstable")):
             self.add(uid, qos)
 
@@ -134,6 +136,15 @@ class TestPace:
         node.found(1)
         (node.root / "sys" / "cpu" / "online").write_text("0-6\n")
         assert node.found(2).online == tuple(range(7))
+
+    def test_isolated_cpus_are_those_that_kubelet_does_not_share(self, node: Node) -> None:
+        assert node.found(1).isolated == ()
+        (node.root / "sys" / "cpu" / "isolated").write_text("6-7\n")
+        (node.root / "sys" / "cpu" / "online").write_text("0,1-7\n")  # a CPU went, and came back
+        assert node.found(12).isolated == (6, 7)
+        state = '{"policyName": "static", "defaultCpuSet": "0-6", "entries": null, "checksum": 1}'
+        (node.root / "cpu_manager_state").write_text(state)
+        assert node.found(23).isolated == (7,)
 
     def test_many_new_pods_are_admitted_a_few_at_a_time(self, node: Node) -> None:
         for number in range(40):

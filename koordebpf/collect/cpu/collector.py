@@ -22,6 +22,7 @@ from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.cpu_usage import STAT, CgroupCpu, NodeCpuTime
 from koordebpf.kube.sources.cpu_manager import STATE as CPU_MANAGER_STATE
 from koordebpf.kube.sources.cpu_manager import CpuManagerFile, CpuManagerState
+from koordebpf.slo.pods.cpu_placement import set_apart
 from koordebpf.state.cpu.measured import (
     BeCgroup,
     BeQuota,
@@ -104,6 +105,31 @@ class CpuManagerReader:
         if state is None and self._kubelet is not None:
             state = self._kubelet()
         return None if state is None else CpuManager(state.policy, state.pinned, state.shared)
+
+
+class OnlineCpus(Closing):
+    """Reads which CPUs are online, and which of them are in no pool, as of `slo.pods.cpu_placement.set_apart`.
+
+    Raises:  SupportError: no sysfs.
+    """
+
+    def __init__(self, sysfs: Path = SYSFS, manager: Path = CPU_MANAGER_STATE) -> None:
+        self._topology = CpuTopologyFiles(sysfs)
+        self._manager = CpuManagerReader(manager, None)
+
+    def read(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return both, ascending.
+
+        Raises:  KernelFileError: garbage.
+        Cost:    3 µs where nothing changed, 6 with isolated CPUs.
+        """
+        topology = self._topology.read()
+        state = self._manager.read() if topology.isolated else None
+        return topology.cpus, set_apart(topology.isolated, state.shared if state is not None else ())
+
+    def close(self) -> None:
+        """Close the list of CPUs."""
+        self._topology.close()
 
 
 class BestEffortSets:

@@ -27,6 +27,7 @@ from koordebpf.slo.pods.cpu_placement import (
     BoundPod,
     SharePool,
     SharePools,
+    set_apart,
     share_pools,
 )
 from koordebpf.slo.pods.resource_status import BE_SHARED_POOLS_ANNOTATION, SHARED_POOLS_ANNOTATION
@@ -52,11 +53,15 @@ _KEPT_BY_KOORDINATOR = frozenset({"LS", "BE"})  # its hooks place them, whatever
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """One node. `numa`: by number; none: the kernel knows no NUMA, and everything is node 0."""
+    """One node. `numa`: by number; none: the kernel knows no NUMA, and everything is node 0.
+
+    `isolated`: CPUs that the kernel keeps from ordinary tasks. They are in no pool, and count in their zone.
+    """
 
     processors: tuple[Processor, ...]
     numa: tuple[NumaNode, ...] = ()
     model: CpuModel = CpuModel()
+    isolated: tuple[int, ...] = ()
 
     @property
     def cpus(self) -> tuple[Cpu, ...]:
@@ -235,7 +240,8 @@ def topology_report(known: TopologyInput) -> Report:
         *(BoundPod("", cpus, by_kubelet=True) for _, cpus in by_kubelet),
         *(BoundPod(pod.koord_qos, pod.cpus.cpus) for pod in known.pods if _is_bound(pod)),
     ]
-    pools = share_pools(known.info.cpus, bound, reserved, exclusive)
+    isolated = set_apart(known.info.isolated, known.manager.shared if known.manager is not None else ())
+    pools = share_pools(known.info.cpus, bound, reserved, exclusive, isolated)
     labels = known.node.metadata.labels or {}
     return Report(
         annotations={

@@ -22,6 +22,7 @@ from koordebpf.jobs.node_topology.publish import Noted, TopologyReporter
 from koordebpf.jobs.node_topology.report import NodeInfo, Report
 from koordebpf.kernel.host.numa_nodes import numa_nodes, with_all_memory
 from koordebpf.kernel.host.processors import PROC, SYSFS, ProcessorFiles, cpu_model
+from koordebpf.kernel.proc.cpu_topology import isolated_cpus
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kube.clients.kubelet import KubeletConfig, kubelet_config
 from koordebpf.kube.colocation.node_topologies import NodeTopologies
@@ -76,6 +77,7 @@ class NodeInfoReader:
                 processors=self._processors.read(),
                 numa=with_all_memory(numa_nodes(self._sysfs), self._memory_bytes()),
                 model=cpu_model(self._sysfs, self._proc),
+                isolated=tuple(sorted(frozenset[int]().union(*isolated_cpus(self._sysfs / "devices/system").values()))),
             )
         except (KernelFileError, OSError) as error:
             if str(error) != self.problem:
@@ -210,13 +212,15 @@ class TopologyJob:
         known = self._known
         if not known.is_whole or known.node is None:
             return
-        seen, bound = (known.node, known.facts, known.topology), self._manager.read()
+        # As another wrote it, also what cannot be read of it: that is to be replaced.
+        topology = known.reported.topology if known.reported is not None else None
+        seen, bound = (known.node, known.facts, topology), self._manager.read()
         is_same = len(self._seen) == len(seen) and all(a is b for a, b in zip(seen, self._seen, strict=True))
         if is_same and bound == self._bound:
             return
         self._seen, self._bound = seen, bound
         self._kubelet.request(known.facts, ())
-        self._reporter.set_input(Noted(known.node, known.facts, known.topology, bound))
+        self._reporter.set_input(Noted(known.node, known.facts, topology, bound))
 
     def close(self) -> None:
         """End the threads."""

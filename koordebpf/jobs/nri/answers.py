@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from koordebpf.collect.cluster_view import ClusterView
+from koordebpf.collect.cpu.collector import OnlineCpus
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import HOOK_GATES, settings_of
 from koordebpf.kernel.cgroup.files import format_cpu_list
 from koordebpf.kernel.cgroup.kill import raise_thread_priority
 from koordebpf.kernel.io.loop import Loop
-from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
 from koordebpf.kernel.proc.tasks import shorten_time_slice
 from koordebpf.kube.nri.values import BUCKETS_MS, Answer, NriContainer, NriCounts, NriPod, NriResources
 from koordebpf.report.job_pages import HealthCheck
@@ -209,22 +209,23 @@ class AnswersJob:
 class Rules:
     """The effective rules, worked out where something of them has changed."""
 
-    def __init__(self, config: AgentConfig, known: ClusterView, topology: CpuTopologyFiles) -> None:
+    def __init__(self, config: AgentConfig, known: ClusterView, cpus: OnlineCpus) -> None:
         self._config = config
         self._known = known
-        self._topology = topology
+        self._cpus = cpus
         self._seen: tuple[object, ...] = ()
 
     def __call__(self) -> tuple[HookRules, tuple[str, ...]] | None:
         """Return them, and what cannot be read of them; None: they are as the last time."""
         known, config = self._known, self._config
-        seen = (known.spec, known.node, known.topology, self._topology.read().cpus)
+        seen = (known.spec, known.node, known.topology, *self._cpus.read())
         if seen == self._seen:  # of values that are the same objects nothing is compared
             return None
         self._seen = seen
-        spec, node, topology, online = seen
+        spec, node, topology, online, isolated = seen
+        qos = spec.resourceQOSStrategy if spec is not None else None
         view = HookView(
-            measured=HooksMeasured(online=online, qos=spec.resourceQOSStrategy if spec is not None else None),
+            measured=HooksMeasured(online=online, isolated=isolated, qos=qos),
             pods=(),
             pools=node_pools(topology.metadata.annotations) if topology is not None else NodePools(),
             annotations=(node.metadata.annotations if node is not None else None) or {},
@@ -242,8 +243,8 @@ def has_hooks(setting: str, config: AgentConfig) -> bool:
 
 def open_answers(node: NodeContext) -> tuple[ContainerAnswers, Rules]:
     """Return what a server asks, by the effective rules, and what keeps these up to date."""
-    topology = node.stack.enter_context(contextlib.closing(CpuTopologyFiles(SYSFS)))
-    rules = Rules(node.config, node.measuring.known, topology)
+    cpus = node.stack.enter_context(contextlib.closing(OnlineCpus()))
+    rules = Rules(node.config, node.measuring.known, cpus)
     found = rules()
     in_force = found[0] if found is not None else HookRules()
     answers = ContainerAnswers(in_force, _round_wake(node.loop, node.want_round, node.stack), dry_run=not node.acts)

@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from koordebpf.kernel.cgroup.files import CgroupFile, file_name
+from koordebpf.errors import KernelFileError
+from koordebpf.kernel.cgroup.files import CgroupFile, file_name, format_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.proc.cpu_topology import SYSFS, isolated_cpus
 from koordebpf.kernel.signals import SignalSource
 
 _MIN_CPUS = 2  # best-effort pods keep so many
@@ -34,6 +36,18 @@ def support_of_suppression(
         cost = "best-effort pods have the least weight there is, and still run beside others"
         by_idle = SignalSource(by_idle.signal, f"the least {shares}", True, by_idle.reason, by_idle.remedy, cost)
     return [_usage(mounts, node_path), by_cpuset, by_quota, by_idle]
+
+
+def support_of_isolation(sysfs: Path = SYSFS) -> list[SignalSource]:
+    """Return a line on the CPUs that the kernel keeps from ordinary tasks; [] where there are none."""
+    signal, cost = "isolated CPUs", "isolated CPUs count as ordinary ones"
+    try:
+        found = isolated_cpus(sysfs)
+    except (KernelFileError, OSError) as error:
+        return [SignalSource(signal, "", False, str(error), "Read the file that it names.", cost)]
+    lists = ", ".join(f"{name} {format_cpu_list(cpus)}" for name, cpus in found.items())
+    how = f"{lists}: in no share pool, and never best-effort pods', unless kubelet's shared set names them"
+    return [SignalSource(signal, how, True)] if found else []
 
 
 def _with_few_cpus(signal: str, online_cpus: int) -> SignalSource:

@@ -1,4 +1,4 @@
-"""CPU topology from sysfs: cores, sockets, NUMA nodes; read again when a CPU goes online or offline."""
+"""CPU topology from sysfs: cores, sockets, NUMA nodes, isolated CPUs; read again when a CPU goes online or offline."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
 from koordebpf.kernel.io.text_file import KeptFile
 
 SYSFS = Path("/sys/devices/system")
+# By kernel parameter: isolcpus=, whose tasks the scheduler does not balance, and nohz_full=, which have no tick.
+ISOLATING = ("isolated", "nohz_full")
+_UNSET = "(null)"  # of nohz_full without the parameter, before Linux 5.14
 _FILE_BYTES = 1 << 14  # a list of 8192 CPUs of which every other one is there has 20 KiB; real ones have some ranges
 
 
@@ -31,10 +34,14 @@ class Cpu(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class CpuTopology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The CPUs that are online, by ascending number, and the numbers of those that are there but offline."""
+    """The CPUs that are online, by ascending number, and the numbers of those that are there but offline.
+
+    `isolated`: of those that are online, the ones that the kernel keeps from ordinary tasks (isolcpus, nohz_full).
+    """
 
     online: tuple[Cpu, ...]
     offline: tuple[int, ...] = ()
+    isolated: tuple[int, ...] = ()
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -45,7 +52,8 @@ class CpuTopology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CpuTopologyFiles(KeptFile):
     """Reads the topology; keeps only the list of online CPUs open.
 
-    Source:  Documentation/admin-guide/cputopology.rst; cpu/online, cpu/present, cpu/cpu*/topology, node/node*/cpulist.
+    Source:  Documentation/admin-guide/cputopology.rst; cpu/online, cpu/present, cpu/isolated, cpu/nohz_full,
+             cpu/cpu*/topology, node/node*/cpulist.
     """
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
@@ -96,7 +104,9 @@ class CpuTopologyFiles(KeptFile):
             raise KernelFileError(str(self.path), "", "must name at least one CPU that is online")
         here = {each.cpu for each in cpus}
         present = cpus_or_none(self._sysfs / "cpu" / "present") or online
-        return CpuTopology(tuple(cpus), tuple(sorted(cpu for cpu in present if cpu not in here)))
+        offline = tuple(sorted(cpu for cpu in present if cpu not in here))
+        isolated = frozenset[int]().union(*isolated_cpus(self._sysfs).values())
+        return CpuTopology(tuple(cpus), offline, tuple(sorted(here & isolated)))
 
     # core_cpus_list since Linux 5.3; thread_siblings_list is the same under its older name and is still there. Both
     # hold the CPUs that are online only.
@@ -109,6 +119,20 @@ class CpuTopologyFiles(KeptFile):
         for directory in (self._sysfs / "node").glob("node[0-9]*"):
             nodes |= dict.fromkeys(cpus_or_none(directory / "cpulist") or (), int(directory.name.removeprefix("node")))
         return nodes
+
+
+def isolated_cpus(sysfs: Path = SYSFS) -> dict[str, frozenset[int]]:
+    """Return the CPUs of each of `ISOLATING` that keeps some from ordinary tasks, online or not.
+
+    Raises:  KernelFileError: garbage.
+    """
+    found = {}
+    for name in ISOLATING:
+        path = sysfs / "cpu" / name
+        text = text_or_none(path)
+        if text and text != _UNSET:
+            found[name] = parse_cpu_list(text, str(path))
+    return found
 
 
 def _number(path: Path) -> int | None:

@@ -59,8 +59,17 @@ class SharePools(msgspec.Struct, frozen=True):
         return tuple(sorted(cpu for pool in self.be for cpu in pool.cpus))
 
 
+def set_apart(isolated: Iterable[int], shared: Collection[int]) -> tuple[int, ...]:
+    """Return the isolated CPUs that are in no pool: those that kubelet's own `shared` set does not name."""
+    return tuple(cpu for cpu in isolated if cpu not in shared)
+
+
 def share_pools(
-    online: Iterable[Cpu], bound: Iterable[BoundPod], reserved: Iterable[int] = (), system: Iterable[int] = ()
+    online: Iterable[Cpu],
+    bound: Iterable[BoundPod],
+    reserved: Iterable[int] = (),
+    system: Iterable[int] = (),
+    isolated: Iterable[int] = (),
 ) -> SharePools:
     """Return the pools. CPUs that are not online are in none.
 
@@ -69,10 +78,11 @@ def share_pools(
         bound: pods with CPUs of their own, by the scheduler (annotation resource-status) or by kubelet.
         reserved: of the Node's reservation annotation.
         system: of the system QoS class, where it has them for itself.
+        isolated: as of `set_apart`: no tasks are balanced there, and a poll-mode driver may have them.
     """
     pods, cpus = tuple(bound), tuple(online)
     of_pods = {cpu for pod in pods for cpu in pod.cpus}
-    withheld = withheld_from_be(pods, reserved, system)
+    withheld = withheld_from_be(pods, reserved, system, isolated)
     return SharePools(
         ls=_by_node(each for each in cpus if each.cpu not in withheld and each.cpu not in of_pods),
         be=_by_node(each for each in cpus if each.cpu not in withheld),
@@ -80,10 +90,14 @@ def share_pools(
 
 
 def withheld_from_be(
-    bound: Iterable[BoundPod], reserved: Iterable[int] = (), system: Iterable[int] = ()
+    bound: Iterable[BoundPod],
+    reserved: Iterable[int] = (),
+    system: Iterable[int] = (),
+    isolated: Iterable[int] = (),
 ) -> dict[int, str]:
     """Return the CPUs that best-effort pods never get, each with whose it is or why. Arguments as of `share_pools`."""
-    withheld = dict.fromkeys(system, "of the system QoS class")
+    withheld = dict.fromkeys(isolated, "isolated by the kernel")
+    withheld |= dict.fromkeys(system, "of the system QoS class")
     withheld |= dict.fromkeys(reserved, "reserved")
     for pod in bound:
         if pod.by_kubelet:

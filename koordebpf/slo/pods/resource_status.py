@@ -5,6 +5,7 @@ Source: koordinator apis/extension/numa_aware.go, ResourceStatus, CPUSharedPool;
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -89,36 +90,71 @@ def node_pools(annotations: Annotations) -> NodePools:
     """Return what the annotations of NodeResourceTopology say; one that cannot be read says nothing."""
     problems: list[str] = []
 
-    def read(name: str, kind: Any) -> Any:
+    def read(name: str) -> Any:
         try:
-            return read_annotation(annotations, name, kind | None)  # Go writes a nil slice or pointer as null
+            return _OF_POOLS[name](annotations, name)
         except ConfigError as error:
             problems.append(str(error))
             return None
 
-    def pools(name: str) -> tuple[SharePool, ...] | None:
-        written = read(name, list[_Pool])
-        if written is None:
-            return None
-        try:
-            return tuple(SharePool(each.socket, each.node, _cpus(each.cpuset, name)) for each in written)
-        except ConfigError as error:
-            problems.append(str(error))
-            return None
-
-    system, policy = read(SYSTEM_QOS_ANNOTATION, _System), read(MANAGER_POLICY_ANNOTATION, _Policy)
-    try:
-        system_cpus = _cpus(system.cpuset, SYSTEM_QOS_ANNOTATION) if system else ()
-    except ConfigError as error:
-        problems.append(str(error))
-        system_cpus = ()
     return NodePools(
-        pools(SHARED_POOLS_ANNOTATION),
-        pools(BE_SHARED_POOLS_ANNOTATION),
-        system_cpus,
-        policy.policy if policy else "",
-        tuple(problems),
+        shared=read(SHARED_POOLS_ANNOTATION),
+        best_effort=read(BE_SHARED_POOLS_ANNOTATION),
+        system=read(SYSTEM_QOS_ANNOTATION) or (),
+        kubelet_policy=read(MANAGER_POLICY_ANNOTATION) or "",
+        problems=tuple(problems),
     )
+
+
+def with_last_good(annotations: Annotations, last: Annotations) -> tuple[Annotations, tuple[str, ...]]:
+    """Return the annotations of NodeResourceTopology, and what is wrong with those that `node_pools` reads.
+
+    One that cannot be read is as in `last`, where it can be read there; without it pods would lose their CPUs.
+    """
+    kept: dict[str, str] = {}
+    problems = []
+    for name, read in _OF_POOLS.items():
+        try:
+            read(annotations, name)
+        except ConfigError as error:
+            try:
+                is_good = read(last, name) is not None
+            except ConfigError:
+                is_good = False
+            if last is not None and is_good:
+                kept[name] = last[name]
+                problems.append(f"{error}; the last good one stays in force")
+    return ({**(annotations or {}), **kept} if kept else annotations), tuple(problems)
+
+
+def _pools(annotations: Annotations, name: str) -> tuple[SharePool, ...] | None:
+    written = _read(annotations, name, list[_Pool])
+    if written is None:
+        return None
+    return tuple(SharePool(each.socket, each.node, _cpus(each.cpuset, name)) for each in written)
+
+
+def _system(annotations: Annotations, name: str) -> tuple[int, ...] | None:
+    written = _read(annotations, name, _System)
+    return None if written is None else _cpus(written.cpuset, name)
+
+
+def _policy(annotations: Annotations, name: str) -> str | None:
+    written = _read(annotations, name, _Policy)
+    return None if written is None else str(written.policy)
+
+
+def _read(annotations: Annotations, name: str, kind: Any) -> Any:
+    return read_annotation(annotations, name, kind | None)  # Go writes a nil slice or pointer as null
+
+
+# What `node_pools` reads. Each raises ConfigError, and returns None where the annotation is absent.
+_OF_POOLS: Mapping[str, Callable[[Annotations, str], Any]] = {
+    SYSTEM_QOS_ANNOTATION: _system,
+    MANAGER_POLICY_ANNOTATION: _policy,
+    SHARED_POOLS_ANNOTATION: _pools,
+    BE_SHARED_POOLS_ANNOTATION: _pools,
+}
 
 
 def _cpus(text: str, name: str) -> tuple[int, ...]:

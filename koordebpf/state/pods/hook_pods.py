@@ -51,6 +51,7 @@ class HooksMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     `directories`   of the Kubernetes QoS classes, by class; Guaranteed has that of all pods.
     `applications`  of the host that have a directory.
     `online`        CPUs that are online.
+    `isolated`      those of them that are in no pool: the kernel keeps them from ordinary tasks.
     `qos`           the effective resourceQOSStrategy; None: there is no NodeSLO.
     `has_bvt`       this kernel has cpu.bvt_warp_ns; `has_idle`: cpu.idle.
     """
@@ -59,6 +60,7 @@ class HooksMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     directories: Mapping[str, str] = {}
     applications: tuple[ApplicationDirectory, ...] = ()
     online: tuple[int, ...] = ()
+    isolated: tuple[int, ...] = ()
     qos: ResourceQOSStrategy | None = None
     has_bvt: bool = False
     has_idle: bool = False

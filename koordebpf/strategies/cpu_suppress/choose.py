@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.reconcile import CgroupWrite, DesiredState
-from koordebpf.slo.pods.cpu_placement import BoundPod, withheld_from_be
+from koordebpf.slo.pods.cpu_placement import BoundPod, set_apart, withheld_from_be
 from koordebpf.state.cpu.measured import BeCgroup, BeQuota, Cpu, CpuUsage, CpuView, OtherPodsCpu, PodCpu
 from koordebpf.strategies.cpu_suppress.values import SuppressState, Use
 from koordebpf.units import format_millicpu
@@ -117,11 +117,12 @@ def withheld_cpus(cpu: CpuView) -> dict[int, str]:
     """Return the online CPUs that best-effort pods never get, each with whose it is or why."""
     placement, parent = cpu.placement, cpu.measured.be_parent_cpus
     bound = (BoundPod(owner.koord_qos, owner.cpus, owner.by_kubelet) for owner in placement.owners)
-    withheld = withheld_from_be(bound, placement.reserved_cpus, placement.system_cpus)
     online, manager = cpu.measured.topology.cpus, cpu.measured.manager
+    isolated = set_apart(cpu.measured.topology.isolated, manager.shared if manager is not None else ())
+    withheld = withheld_from_be(bound, placement.reserved_cpus, placement.system_cpus, isolated)
     if manager is not None and manager.shared:
         given = {*manager.shared, *(each for cpus in manager.pinned.values() for each in cpus)}
-        withheld |= dict.fromkeys(set(online).difference(given), "kept back by kubelet")
+        withheld |= dict.fromkeys(set(online).difference(given, isolated), "kept back by kubelet")
     if parent:  # v2: empty is "as above"
         # The kernel would refuse them.
         withheld |= dict.fromkeys(set(online).difference(parent), "not of the directory above theirs")
@@ -181,12 +182,12 @@ def choose_cpus(pool: Iterable[Cpu], count: int) -> tuple[int, ...]:
     pairs = [deque(_pairs(bucket)) for bucket in order]
     chosen: list[int] = []
     used: set[int] = set()
-    turn = idle = 0
-    while count - len(chosen) > 1 and idle < len(order):
+    turn = 0
+    # As there, the end of the pairs is seen at the first bucket alone, where single CPUs begin then.
+    while count - len(chosen) > 1 and (turn or any(pairs)):
         pair = pairs[turn].popleft() if pairs[turn] else ()
         chosen += pair
         used.update(pair)
-        idle = 0 if pair else idle + 1
         turn = (turn + 1) % len(order)
     singles = [deque(each.cpu for each in bucket if each.cpu not in used) for bucket in order]
     while len(chosen) < count and any(singles):

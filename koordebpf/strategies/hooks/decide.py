@@ -66,13 +66,14 @@ def hook_rules(
         settings: of the operator.
     """
     problems = list(view.pools.problems)
+    isolated = frozenset(view.measured.isolated)
     by_quota = strategy is not None and bool(strategy.enable) and strategy.cpuSuppressPolicy == "cfsQuota"
     rules = HookRules(
         hooks=frozenset(name for name in HOOKS if gates.get(name)),
         is_quota_off=by_quota,
         normalization_ratio=normalization_ratio(view.annotations, problems),
-        shared_pools=_without(view.pools.shared, view.bound),
-        be_pools=_without(view.pools.best_effort, view.bound_lse),
+        shared_pools=_without(view.pools.shared, view.bound | isolated),
+        be_pools=_without(view.pools.best_effort, view.bound_lse | isolated),
         system_cpus=frozenset(view.pools.system),
         kubelet_policy=view.pools.kubelet_policy,
         online=frozenset(view.measured.online) or None,

@@ -33,7 +33,7 @@ from koordebpf.kernel.bpf.sched_latency import support_of_tracing
 from koordebpf.kernel.bpf.throttle_events import support_of_throttle_events
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, find_controllers, find_memory_hierarchy
-from koordebpf.kernel.host.cpu_support import support_of_suppression
+from koordebpf.kernel.host.cpu_support import support_of_isolation, support_of_suppression
 from koordebpf.kernel.host.machine import host_facts
 from koordebpf.kernel.host.strategy_files import support_of_strategies
 from koordebpf.kernel.host.support import host_line, support_of_files
@@ -268,7 +268,8 @@ def _usage_of_pods(scope: NodeScope) -> SignalSource:
 def _suppression(scope: NodeScope, watch: NodeWatch) -> list[SignalSource]:
     owned = {owner.path.strip("/"): owner for each in watch.index if (owner := watch.index.owner(each))}
     online_cpus = os.sysconf("SC_NPROCESSORS_ONLN")
-    return support_of_suppression(find_controllers(), scope.node_path, best_effort_root(owned), online_cpus)
+    by_policy = support_of_suppression(find_controllers(), scope.node_path, best_effort_root(owned), online_cpus)
+    return [*by_policy, *support_of_isolation()]
 
 
 def _strategies(config: AgentConfig, watch: NodeWatch) -> tuple[SignalSource, ...]:

@@ -116,6 +116,16 @@ def test_pools_are_without_what_pods_reservations_and_the_system_have_for_themse
     assert shared(report(of=shared_system)) == (["0-3", "4-7"], ["0-3", "4-7"])
 
 
+def test_isolated_cpus_are_in_no_pool_and_count_in_their_zone() -> None:
+    info = msgspec.structs.replace(INFO, isolated=(4, 5, 6, 7))
+    written = topology_report(TopologyInput(info, node()))
+    assert shared(written) == (["0-3"], ["0-3"])
+    assert written.zones == report().zones
+    shared_by_kubelet = CpuManager("static", {}, (0, 1, 2, 3, 4, 5))
+    named = topology_report(TopologyInput(info, node(), manager=shared_by_kubelet))
+    assert shared(named) == (["0-3", "4-5"], ["0-3", "4-5"])
+
+
 def test_a_reservation_by_number_gets_the_cpus_that_kubelet_would_choose() -> None:
     written = report(of=node(reservation={"resources": {"cpu": "1500m", "memory": "1Gi"}, "applyPolicy": "Default"}))
     assert said(written, RESERVATION_ANNOTATION) == {

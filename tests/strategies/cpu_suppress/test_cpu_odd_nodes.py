@@ -126,6 +126,32 @@ class TestBound:
             assert not set(plan_suppress(node(pods=pods)).cpus) & {0, 1}
 
 
+class TestIsolated:
+    """CPUs 4-7, a NUMA node of their own, are isolated (isolcpus, nohz_full)."""
+
+    TOPOLOGY = replace(machine(nodes=2, cores=4), isolated=(4, 5, 6, 7))
+
+    def test_best_effort_pods_never_get_them(self):
+        view = node(self.TOPOLOGY)
+        assert set(plan_suppress(view).cpus) == {0, 1, 2, 3}
+        assert withheld_cpus(view.cpu) == dict.fromkeys((4, 5, 6, 7), "isolated by the kernel")
+
+    def test_unless_kubelets_shared_set_names_them(self):
+        manager = CpuManager("static", {}, (0, 1, 2, 3, 4))
+        view = node(self.TOPOLOGY, manager=manager)
+        assert 4 in plan_suppress(view).cpus
+        assert withheld_cpus(view.cpu) == dict.fromkeys((5, 6, 7), "isolated by the kernel")
+
+    def test_not_those_of_an_lsr_pod_either(self):
+        db = bound(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), "4-5")
+        view = node(self.TOPOLOGY, pods=[db])
+        assert not set(plan_suppress(view).cpus) & {4, 5, 6, 7}
+
+    def test_where_all_are_isolated_no_set_is_written(self):
+        plan = plan_suppress(node(replace(machine(cores=4), isolated=(0, 1, 2, 3)), node_used=3900, be_used=3900))
+        assert wanted(plan, CPUS) == {}
+
+
 class TestPercents:
     @pytest.mark.parametrize("policy", ["cpuset", "cfsQuota"])
     @pytest.mark.parametrize(

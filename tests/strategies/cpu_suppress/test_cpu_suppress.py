@@ -267,6 +267,12 @@ class TestQuota:
         )  # fmt: skip
         return plan_suppress(view, state or SuppressState(quota="using"))
 
+    def test_the_first_quota_is_written_on_a_large_node_too(self):
+        # Less than a hundredth of its 128 CPUs, which is too small a change of a quota that is there.
+        view = node(capacity="128", cpus=128, node_used=82_100, used={"web": 82_100}, strategy=BY_QUOTA)
+        plan = plan_suppress(view, SuppressState(quota="using"))
+        assert plan.quota_us == 110_000
+
     def test_the_first_quota_is_written_whole_and_less_at_once(self):
         assert self.quota(now=None, left=4000).quota_us == 400_000
         assert self.quota(now=900_000, left=4000).quota_us == 400_000

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from koordebpf.slo.pods.cpu_placement import SharePool
-from koordebpf.slo.pods.resource_status import NodePools, node_pools
+from koordebpf.slo.pods.resource_status import NodePools, node_pools, with_last_good
 from koordebpf.strategies.hooks.adjust import UNLIMITED, HookRules, container_adjustment, pod_adjustment
 from tests.support.values.hooks import hook_pod_of
 
@@ -160,3 +160,29 @@ def test_what_an_init_container_requests_counts_as_for_the_scheduler() -> None:
     annotations = {STATUS: json.dumps({"cpuset": "4-7"})}
     pod = hook_pod_of("LSR", main, init=init, kube_qos="Burstable", annotations=annotations)
     assert cpus(pod) == frozenset({4, 5, 6, 7})
+
+
+GOOD = {
+    "node.koordinator.sh/cpu-shared-pools": '[{"socket": 0, "node": 0, "cpuset": "0-2"}]',
+    "node.koordinator.sh/be-cpu-shared-pools": '[{"node": 0, "cpuset": "1-2"}]',
+    "node.koordinator.sh/system-qos-resource": '{"cpuset": "7"}',
+    "kubelet.koordinator.sh/cpu-manager-policy": '{"policy": "static"}',
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("bad", ["bad", "3", '[{"node": 0, "cpuset": 3}]', "[" * 5000])
+def test_what_cannot_be_read_of_pools_stays_as_it_was_last_good(name, bad):
+    annotations, (problem,) = with_last_good({**GOOD, name: bad}, GOOD)
+    assert annotations == GOOD
+    assert problem.startswith(f"annotation {name}")
+    assert problem.endswith("; the last good one stays in force")
+    # Without a good one there is nothing to keep, and it says nothing.
+    for last in (None, {}, {name: "worse"}):
+        annotations, problems = with_last_good({**GOOD, name: bad}, last)
+        assert (annotations, problems) == ({**GOOD, name: bad}, ())
+
+
+def test_what_was_removed_is_not_kept():
+    assert with_last_good({}, GOOD) == ({}, ())
+    assert with_last_good(None, GOOD) == (None, ())

@@ -104,6 +104,11 @@ def test_each_hook_wants_its_own_files() -> None:
     }
 
 
+def test_isolated_cpus_are_in_no_pool_of_koordlets_either() -> None:
+    plan = decided(frame(shared("ls"), isolated=(4, 5)))
+    assert values(plan, "cpuSetAllocator")["kubepods/poduid-ls/id-main", CgroupFile.CPUSET_CPUS] == frozenset(range(4))
+
+
 def test_limits_that_are_not_known_any_more_are_wanted_as_before() -> None:
     # GIVEN a pod with a normalized quota, and a batch pod into which a container was injected
     ratio = {"node.koordinator.sh/cpu-normalization-ratio": "1.25"}

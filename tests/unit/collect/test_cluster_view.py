@@ -10,7 +10,7 @@ import pytest
 
 from koordebpf.collect.cluster_view import ClusterView, check_configuration
 from koordebpf.errors import ConfigError
-from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeStatus, ObjectMeta
+from koordebpf.kube.cache.objects import ClusterState, Namespace, Node, NodeResourceTopology, NodeStatus, ObjectMeta
 from koordebpf.slo.strategies.cpu_burst import DEFAULT_CPU_BURST
 
 GOOD: dict[str, Any] = {
@@ -163,6 +163,36 @@ def test_a_node_whose_amounts_cannot_be_read_leaves_the_last_good_one(field: str
         f"node.status.{field}.{name}: 'much': must be a Kubernetes quantity such as 500m, 2Gi or 1e9; "
         "the last good Node stays in force"
     )
+
+
+def test_share_pools_that_cannot_be_read_leave_the_last_good_ones() -> None:
+    name = "node.koordinator.sh/cpu-shared-pools"
+    pools = '[{"socket": 0, "node": 0, "cpuset": "2-7"}]'
+
+    def seen(version: int, text: str, other: str) -> ClusterState:
+        meta = ObjectMeta(name="n1", annotations={name: text, "other": other})
+        return msgspec.structs.replace(state(version), topology=NodeResourceTopology(metadata=meta))
+
+    known = ClusterView()
+    known.learn(seen(1, pools, "a"))
+    known.learn(seen(2, "bad", "b"))
+    assert known.topology is not None
+    assert known.topology.metadata.annotations == {name: pools, "other": "b"}
+    (problem,) = known.problems
+    assert problem.startswith(f"annotation {name}: 'bad': ")
+    assert problem.endswith("; the last good one stays in force")
+    # It lasts, as the same object and with one sentence, until it can be read.
+    topology = known.topology
+    known.learn(msgspec.structs.replace(known.reported or state(3), version=3))
+    assert known.topology is topology
+    assert known.problems == (problem,)
+    known.learn(seen(4, "worse", "b"))
+    assert known.topology.metadata.annotations == {name: pools, "other": "b"}
+    known.learn(seen(5, "[]", "b"))
+    assert known.topology.metadata.annotations == {name: "[]", "other": "b"}
+    assert known.problems == ()
+    known.learn(state(6))
+    assert known.topology is None
 
 
 class TestLabelsOfNamespaces:

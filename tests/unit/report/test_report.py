@@ -201,8 +201,12 @@ def test_events_have_koordinators_texts() -> None:
     failed = eviction_event(victim(), outcome(Result.FAILED))
     assert failed is not None and failed.reason == "evictPodFail"
     assert failed.message == f"{done.message}, error why"
-    for result in (Result.SENT, Result.GONE, Result.HELD, Result.DRY_RUN):
+    for result in (Result.SENT, Result.HELD, Result.DRY_RUN):
         assert eviction_event(victim(), outcome(result)) is None
+
+
+def test_a_pod_that_was_gone_already_has_no_event() -> None:
+    assert eviction_event(victim(), outcome(Result.GONE)) is None
 
 
 class Recorder:
