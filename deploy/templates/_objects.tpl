@@ -13,9 +13,20 @@ The objects of one file of base/ or components/, in the release's namespace. Tem
   {{- range $object.subjects -}}
     {{- if eq .kind "ServiceAccount" -}}{{- $_ := set . "namespace" $.root.Release.Namespace -}}{{- end -}}
   {{- end -}}
+  {{- range $object.rules -}}
+    {{- if has "slo-controller-config" (default list .resourceNames) -}}
+      {{- $_ := set . "resourceNames" (list (include "koordebpf.configMap" $.root | base)) -}}
+    {{- end -}}
+  {{- end -}}
   {{- $objects = append $objects $object -}}
 {{- end -}}
 {{- toYaml $objects -}}
+{{- end -}}
+
+{{/* The ConfigMap with Koordinator's settings, as namespace/name: of agents, the controller and their rights. */}}
+{{- define "koordebpf.configMap" -}}
+{{- $given := dig "slo" "configMap" dict .Values.agent.config -}}
+{{- printf "%s/%s" (default "koordinator-system" $given.namespace) (default "slo-controller-config" $given.name) -}}
 {{- end -}}
 
 {{/* Whether the controller and what is its own is wanted: "true" or nothing. */}}

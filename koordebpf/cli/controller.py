@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from koordebpf.cli.inputs import kubeconfig_options
+from koordebpf.cli.inputs import config_map_option, kubeconfig_options
 
 
 @click.command()
 @kubeconfig_options
+@config_map_option
 @click.option(
     "--lease-namespace",
     metavar="NAMESPACE",
@@ -40,9 +41,9 @@ def controller(log_format: str, **given: Any) -> None:
     """Give every Node the NodeSLO that slo-controller-config says.
 
     For clusters without Koordinator's manager, whose part this is: the ConfigMap slo-controller-config in the namespace
-    koordinator-system is rendered for each Node (defaults, then the cluster's strategy, then the first strategy whose
-    selector matches) and written where the NodeSLO of the Node's name differs. Agents read these; without this they
-    read the ConfigMap themselves.
+    koordinator-system, or --config-map, is rendered for each Node (defaults, then the cluster's strategy, then the
+    first strategy whose selector matches) and written where the NodeSLO of the Node's name differs. Agents read these;
+    without this they read the ConfigMap themselves.
 
     It writes without being asked twice: a NodeSLO evicts no pod, agents do, and only those that run with --enforce.
     --dry-run tells instead, and needs no more than the right to read.

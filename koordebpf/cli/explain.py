@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from koordebpf.cli.echo import echo, echo_json, echo_object
-from koordebpf.cli.inputs import ask_agent, kubeconfig_options, read_input, run_dir_option
+from koordebpf.cli.inputs import ask_agent, config_map_option, kubeconfig_options, read_input, run_dir_option
 from koordebpf.cli.schemas import schema_option
 from koordebpf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from koordebpf.kube.config_map import ConfigMapName
 
 _RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 _SHOWN = 3  # of the lines that could not be read
@@ -22,10 +25,16 @@ _SHOWN = 3  # of the lines that could not be read
 @click.argument("node_name", metavar="NODE")
 @click.argument("resource", required=False, metavar="[RESOURCE]", type=click.Choice(_RESOURCES))
 @kubeconfig_options
+@config_map_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, amounts in millicpu and bytes.")
 @schema_option("node-resources")
 def node(
-    node_name: str, resource: str | None, kubeconfig: Path | None, kube_context: str | None, as_json: bool
+    node_name: str,
+    resource: str | None,
+    kubeconfig: Path | None,
+    kube_context: str | None,
+    config_map: ConfigMapName,
+    as_json: bool,
 ) -> None:
     """Say how a Node's batch and mid resources come to be: the sum with every term, and where each is from.
 
@@ -46,7 +55,8 @@ def node(
 
     transport = open_cluster(kubeconfig, kube_context)
     try:
-        explained = explain(transport, node_name, f"kubernetes.io/{resource}" if resource else None)
+        named = f"kubernetes.io/{resource}" if resource else None
+        explained = explain(transport, node_name, named, config_map)
     finally:
         transport.close()
     if as_json:

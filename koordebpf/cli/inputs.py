@@ -12,6 +12,7 @@ import click
 from koordebpf.errors import ConfigError, unreadable
 
 if TYPE_CHECKING:
+    from koordebpf.kube.config_map import ConfigMapName
     from koordebpf.kube.sources.base import Source
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,6 +64,23 @@ def kubeconfig_options(command: F) -> F:
         help="Credentials for the API server. Default: as kubectl, $KUBECONFIG, then ~/.kube/config, then the pod's"
         " ServiceAccount.",
     )(command)
+
+
+def config_map_option(command: F) -> F:
+    """Add --config-map, the ConfigMap with Koordinator's settings."""
+    return click.option(
+        "--config-map",
+        callback=_config_map,
+        metavar="[NAMESPACE/]NAME",
+        help="The ConfigMap with Koordinator's settings. Default: koordinator-system/slo-controller-config.",
+    )(command)
+
+
+def _config_map(ctx: click.Context, param: click.Parameter, value: str | None) -> ConfigMapName:
+    del ctx, param
+    from koordebpf.kube.config_map import CONFIG_MAP, parse_config_map
+
+    return CONFIG_MAP if value is None else parse_config_map(value, "--config-map")
 
 
 def run_dir_option(text: str = "The folder that the agent was given.") -> Callable[[F], F]:

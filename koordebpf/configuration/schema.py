@@ -33,6 +33,7 @@ _PLACES: Mapping[str, str] = {
     "kubelet_token_file": "source.kubelet.tokenFile",
     "kubelet_ca_file": "source.kubelet.caFile",
     "kubelet_insecure": "source.kubelet.insecure",
+    "config_map": "slo.configMap",
     "node_cgroup": "node.cgroup",
     "cgroup_root": "node.cgroupRoot",
     "run_dir": "node.runDir",

@@ -27,6 +27,7 @@ from koordebpf.jobs.node_metric.values import NodeMetricSettings
 from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.jobs.usage_series.values import UsageSettings
 from koordebpf.kernel.backends.select import WantedBackend
+from koordebpf.kube.config_map import ConfigMapName
 from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.runtime_proxy_settings import RuntimeProxySettings
 from koordebpf.policy.evict.settings import EvictSettings
@@ -112,6 +113,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     `kubelet_token_file` source kubelet: a token. Why none: the pod's ServiceAccount token.
     `kubelet_ca_file` source kubelet: the CA of its serving certificate. Why none: the system's certificates.
     `kubelet_insecure` source kubelet: do not verify its certificate. Why false: a forged list of pods chooses victims.
+    `config_map`      the ConfigMap with Koordinator's settings; its own fields say why.
     `node_cgroup`     the node is this cgroup with a memory limit, as in kind. Why none: the machine is the node.
     `cgroup_root`     the kubelet's own --cgroup-root, / or /custom, below the node: only cgroups there are pods'. Why
                       none: it is learned from where the node's own pods are found first, and stays so; a second
@@ -174,6 +176,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_token_file: Path | None = None
     kubelet_ca_file: Path | None = None
     kubelet_insecure: bool = False
+    config_map: ConfigMapName = ConfigMapName()
     node_cgroup: Path | None = None
     cgroup_root: str | None = None
     run_dir: Path = Path("/run/koordebpf")

@@ -22,6 +22,7 @@ from koordebpf.kernel.io.loop import Loop
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.clients.lease import LeaseClient
 from koordebpf.kube.clients.nodeslos import ControllerSource, ControllerState, NodeSLOWriter
+from koordebpf.kube.config_map import CONFIG_MAP, ConfigMapName
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.report.http.listener import parse_listen
 from koordebpf.report.http.routes import Health, ReportServer
@@ -55,8 +56,9 @@ _MAX_SILENCE_NS: Final = 30 * NS_PER_S
 class EffectiveSettings:
     """The last settings, and the Events on their ConfigMap that are still to be recorded. `writer` None: dry run."""
 
-    def __init__(self, writer: NodeSLOWriter | None) -> None:
+    def __init__(self, writer: NodeSLOWriter | None, named: ConfigMapName) -> None:
         self._writer = writer
+        self._named = named
         self.settings: Settings | None = None  # None: nothing was listed yet
         self._config_map: ConfigMap | None = None
         self._events: list[tuple[ConfigMap, str, str]] = []  # still to be recorded: on what, reason, message
@@ -79,7 +81,7 @@ class EffectiveSettings:
     def _log_problems(self, config_map: ConfigMap | None, settings: Settings) -> None:
         if config_map is None:
             self._events = []
-            log.info("no ConfigMap slo-controller-config: every NodeSLO gets the defaults")
+            log.info("no ConfigMap %s: every NodeSLO gets the defaults", self._named)
             return
         last = self.settings or Settings()
         known = last.problems
@@ -87,12 +89,12 @@ class EffectiveSettings:
             return
         for problem in settings.problems:
             if problem not in known:
-                log.warning("slo-controller-config: %s: %s", problem.reason, problem)
+                log.warning("%s: %s: %s", self._named.name, problem.reason, problem)
         for key in sorted(settings.stale if settings.problems != known else ()):
-            log.warning("slo-controller-config: %s", _stale_sentence(key, settings))
+            log.warning("%s: %s", self._named.name, _stale_sentence(key, settings))
         for key, of_key in settings.messages.items():
             for message in of_key if settings.problems != known or of_key != last.messages.get(key) else ():
-                log.warning("slo-controller-config: %s", message)
+                log.warning("%s: %s", self._named.name, message)
         self._events = []
         for reason in (_UNPARSED, _INVALID):
             said = [each for each in settings.problems if _event_reason(each) == reason]
@@ -114,7 +116,7 @@ class EffectiveSettings:
             except KubeConflict:
                 pass  # another leader has said it
             except KubeError as error:
-                log.warning("event %s on slo-controller-config was not recorded: %s", reason, error)
+                log.warning("event %s on %s was not recorded: %s", reason, self._named.name, error)
                 if error.retry:
                     self._events_due_ns = now_ns + _EVENT_RETRY_NS
                     return
@@ -160,7 +162,7 @@ class Controller:
         self._leadership = leadership
         self._metrics = metrics
         self._health = health
-        self._config = EffectiveSettings(writer)
+        self._config = EffectiveSettings(writer, source.config_map)
         self._said: frozenset[str] = frozenset()
         self._written = (0, 0)
         self.batch: BatchResources | None = None
@@ -245,6 +247,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     adopt: bool = False
     dry_run: bool = False
     batch_resources: bool = False
+    config_map: ConfigMapName = CONFIG_MAP
 
 
 def run_controller(config: ControllerConfig) -> None:
@@ -261,7 +264,9 @@ def run_controller(config: ControllerConfig) -> None:
         loop.stop_on_signals()
         batch = _batch(config, stack) if config.batch_resources else None
         source = ControllerSource(
-            open_cluster(config.kubeconfig, config.kube_context), decode_node=batch.decode_node if batch else None
+            open_cluster(config.kubeconfig, config.kube_context),
+            decode_node=batch.decode_node if batch else None,
+            config_map=config.config_map,
         )
         stack.callback(source.close)
         metrics, health = ControllerMetrics(), Health(max_silence_ns=_MAX_SILENCE_NS)

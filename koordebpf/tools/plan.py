@@ -155,7 +155,8 @@ def with_file(case: Case, path: str, raw: bytes) -> Case:
     if found.bad:
         raise found.bad[0].error
     rule = f"must hold a NodeSLO, the ConfigMap slo-controller-config or an {KIND}"
-    raise ConfigError(path, "nothing to compare with", rule)
+    others = ", ".join(found.other_config_maps)
+    raise ConfigError(path, f"ConfigMap {others}" if others else "nothing to compare with", rule)
 
 
 def with_entries(case: Case, entries: Sequence[str]) -> Case:

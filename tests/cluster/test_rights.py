@@ -23,8 +23,9 @@ from koordebpf.kube.clients.cnr_taints import CnrTaints
 from koordebpf.kube.clients.deletions import PodDeletions
 from koordebpf.kube.clients.evictions import KubeActions
 from koordebpf.kube.clients.taints import NodeMarks
+from koordebpf.kube.config_map import CONFIG_MAP
 from koordebpf.kube.http.transport import open_cluster
-from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource, Wanted
+from koordebpf.kube.sources.api import ApiSource, Wanted
 from tests.cluster.accounts import resource_of
 from tests.cluster.api import Object
 from tests.cluster.binaries import Binaries
@@ -260,7 +261,7 @@ def act_as_controller(cluster: ControlPlane, account: Account, namespace: str, f
     """Do once everything for which a controller asks the API server."""
     where = cluster.api.create(node(f"{namespace}-node"))
     name = where["metadata"]["name"]
-    metadata = {"name": CONFIG_NAME, "namespace": CONFIG_NAMESPACE}
+    metadata = {"name": CONFIG_MAP.name, "namespace": CONFIG_MAP.namespace}
     config = cluster.api.create(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"resource-threshold-config": text(70)}}
     )

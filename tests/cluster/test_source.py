@@ -13,8 +13,9 @@ import pytest
 
 from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.kube.cache.reflector import Pace
+from koordebpf.kube.config_map import CONFIG_MAP
 from koordebpf.kube.http.transport import open_cluster, open_in_cluster
-from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE, ApiSource
+from koordebpf.kube.sources.api import ApiSource
 from tests.cluster.accounts import account_that_lacks, refused_at, refused_requests
 from tests.cluster.api import Object, Refused
 from tests.cluster.control_plane import ControlPlane
@@ -179,7 +180,7 @@ def is_served(cluster: ControlPlane) -> bool:
 
 @pytest.mark.usefixtures("without_nodeslo")
 def test_where_nodeslo_is_not_served_the_configmap_is_read_and_its_edits_followed(cluster, agent_kubeconfig, opened):
-    metadata = {"name": CONFIG_NAME, "namespace": CONFIG_NAMESPACE}
+    metadata = {"name": CONFIG_MAP.name, "namespace": CONFIG_MAP.namespace}
     config: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "1"}}
     try:
         cluster.api.create(config)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from koordebpf.errors import ConfigError
+from koordebpf.kube.config_map import ConfigMapName
 from koordebpf.kube.http.transport import open_cluster
 from koordebpf.kube.sources.api import ApiSource
 from tests.contract.apiserver import (
@@ -543,6 +544,13 @@ def test_absent_crd_is_quiet_and_the_configmap_stands_in(open_source: Open, clus
     until(lambda: source.state().nodeslo, "the NodeSLO")
     assert len(cluster.nodeslos.seen_lists) == 4
     assert source.state().problems == ()
+
+
+def test_a_configmap_of_another_name_is_asked_for_by_it(open_source: Open, cluster: Cluster) -> None:
+    cluster.nodeslos.lists += [gives(404, b"404 page not found\n")] * 1000
+    open_source(config_map=ConfigMapName("ack-slo-config", "koordinator-system"))
+    until(lambda: cluster.configmaps.seen_lists, "a list")
+    assert cluster.configmaps.seen_lists[0].query["fieldSelector"] == "metadata.name=ack-slo-config"
 
 
 def test_forbidden_configmap_is_a_problem_and_no_obstacle(open_source: Open, cluster: Cluster) -> None:

@@ -276,6 +276,20 @@ class TestValues:
         whole["executor"]["killAfter"] = "30s"
         assert config_of(objects, "-enforce") == whole
 
+    def test_another_name_of_the_configmap_is_that_of_agents_controller_and_rights(self) -> None:
+        def named(objects: list[dict[str, Any]]) -> list[str]:
+            rules = [rule for one in objects for rule in one.get("rules") or () if "configmaps" in rule["resources"]]
+            return [name for rule in rules for name in rule["resourceNames"]]
+
+        assert named(templated({})) == ["slo-controller-config"] * 2
+        names = {"name": "ack-slo-config", "namespace": "kube-system"}
+        objects = templated({"agent": {"config": {"slo": {"configMap": names}}}})
+        assert named(objects) == ["ack-slo-config"] * 2
+        assert config_of(objects)["slo"]["configMap"] == names
+        (controller,) = [one for one in objects if one["kind"] == "Deployment"]
+        (container,) = controller["spec"]["template"]["spec"]["containers"]
+        assert container["args"][-1] == "--config-map=kube-system/ack-slo-config"
+
     def test_settings_that_were_changed_are_right_for_the_agent(self, tmp_path: Path) -> None:
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(config_of(templated({"agent": {"config": {"lockMemory": False}}}))))

@@ -14,8 +14,8 @@ import koordebpf.kube.http.transport
 from koordebpf.decision.strategies import HOOK_GATES
 from koordebpf.kube.clients.cri import SOCKETS
 from koordebpf.kube.clients.kubelet import SOCKET
+from koordebpf.kube.config_map import CONFIG_MAP
 from koordebpf.kube.nri.settings import NriSettings
-from koordebpf.kube.sources.api import CONFIG_NAMESPACE
 from koordebpf.report.http.listener import probes_beside
 from koordebpf.strategies.katalyst.decide import GATE
 from koordebpf.strategies.katalyst.settings import KatalystSettings
@@ -24,7 +24,7 @@ from tests.deploy.rendered import DEPLOY, built, by_name, offered, overlay_with,
 
 LINUX = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}  # what the image is for
 SHARED = {
-    ("Namespace", CONFIG_NAMESPACE),
+    ("Namespace", CONFIG_MAP.namespace),
     ("CustomResourceDefinition", "nodeslos.slo.koordinator.sh"),
     ("CustomResourceDefinition", "nodemetrics.slo.koordinator.sh"),
 }
@@ -218,7 +218,7 @@ class TestKustomize:
 
     def test_the_namespace_of_the_thresholds_is_made_before_anyone_else_can(self) -> None:
         assert set(by_name(built(DEPLOY / "bootstrap"))) == SHARED
-        assert ("Namespace", CONFIG_NAMESPACE) in SHARED
+        assert ("Namespace", CONFIG_MAP.namespace) in SHARED
 
     @pytest.mark.parametrize("overlay", ["observe", "enforce"])
     def test_no_overlay_has_what_others_share(self, overlay: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def open_source(config: AgentConfig) -> Source:
             raise ConfigError("--pods", NOT_GIVEN, "source file needs at least one file with pods and a NodeSLO")
         if config.executor == "api":
             raise ConfigError("--executor", "api", "needs --source api or kubelet: files know no API server")
-        return FileSource(config.files)
+        return FileSource(config.files, config.config_map)
     if not config.node_name:
         raise ConfigError("--node-name", NOT_GIVEN, f"source {config.source} needs this node's name")
     keys = read_by_name(config)
@@ -61,6 +61,7 @@ def open_source(config: AgentConfig) -> Source:
             may_be_evicted=may_be_victim(config),
             namespace_labels=asked_labels(config.eviction.exemptions),
             with_cnr=reads_cnr(config.feature_gates),
+            config_map=config.config_map,
             keys=keys,
         )
         return ApiSource(open_cluster(config.kubeconfig, config.kube_context), config.node_name, wanted=wanted)
@@ -73,4 +74,6 @@ def open_source(config: AgentConfig) -> Source:
             "--pods", NOT_GIVEN, "source kubelet needs a file with the NodeSLO: the kubelet knows pods only"
         )
     transport = open_own_kubelet(config, config.kubelet_url)
-    return MergedSource(KubeletSource(transport, config.node_name, keys=keys), FileSource(config.files))
+    return MergedSource(
+        KubeletSource(transport, config.node_name, keys=keys), FileSource(config.files, config.config_map)
+    )

@@ -17,6 +17,7 @@ from koordebpf.controller.batch.facts import batch_amounts, node_facts, read_nod
 from koordebpf.errors import ConfigError
 from koordebpf.kube.colocation.nodes import ColocationNode, decode_colocation_node
 from koordebpf.kube.colocation.reads import NodeReads
+from koordebpf.kube.config_map import CONFIG_MAP, ConfigMapName
 from koordebpf.kube.http.transport import Transport
 from koordebpf.policy.batch.formulas import NodeResult
 from koordebpf.policy.batch.zones import Amounts, sync_reason
@@ -32,7 +33,9 @@ ORIGIN_ANNOTATION: Final = "node.koordinator.sh/originExtendedAllocatable"
 _ORIGIN: Final = {name: f"{ORIGIN_ANNOTATION} {name}" for name in (BATCH_CPU, BATCH_MEMORY)}
 
 
-def explain(transport: Transport, node_name: str, resource: str | None = None) -> ExplainedNode:
+def explain(
+    transport: Transport, node_name: str, resource: str | None = None, config_map: ConfigMapName = CONFIG_MAP
+) -> ExplainedNode:
     """Return what the Node should have of one resource, or of all four, and what it has.
 
     Raises:  KubeError: something cannot be read. KubeGone: there is no such Node. ConfigError: colocation-config.
@@ -41,7 +44,7 @@ def explain(transport: Transport, node_name: str, resource: str | None = None) -
     node = reads.node(decode_colocation_node)
     pods = tuple(pod for pod in reads.pods(read_pod) if pod.node == node_name)
     metric, topology = reads.node_metric(read_node_metric), reads.topology(read_topology)
-    config = effective_colocation(reads.config().get(COLOCATION_KEY))
+    config = effective_colocation(reads.config(config_map).get(COLOCATION_KEY))
     resolved = node_colocation(config, node.labels or {}, node.annotations)
     facts = node_facts(node, topology.zones if topology else ())
     usage, now_ns = metric.usage if metric else None, time.time_ns()

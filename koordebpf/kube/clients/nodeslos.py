@@ -15,8 +15,8 @@ from koordebpf.kube.body import decoded, encoded
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.cache.reflector import Pace, Reflector, Resource, close_reflectors
 from koordebpf.kube.clients.events import Regarding, core_event
+from koordebpf.kube.config_map import CONFIG_MAP, ConfigMapName
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE
 from koordebpf.kube.sources.manifest import NODESLO_VERSION
 
 NODESLOS_PATH: Final = f"/apis/{NODESLO_VERSION}/nodeslos"
@@ -93,7 +93,7 @@ def _decode_node(raw: msgspec.Raw) -> NodeMeta:
 class ControllerSource:
     """The cluster by list and watch. Owns `transport` and closes it.
 
-    Needs:   RBAC list and watch on nodes and nodeslos.slo.koordinator.sh, and on the configmap slo-controller-config.
+    Needs:   RBAC list and watch on nodes and nodeslos.slo.koordinator.sh, and on the configmap `config_map`.
     """
 
     def __init__(
@@ -101,8 +101,10 @@ class ControllerSource:
         transport: Transport,
         pace: Pace | None = None,
         decode_node: Callable[[msgspec.Raw], NodeMeta] | None = None,
+        config_map: ConfigMapName = CONFIG_MAP,
     ) -> None:
         """Take Nodes by `decode_node`, which may read more of them than a NodeSLO depends on."""
+        self.config_map = config_map
         self._transport = transport
         self._pace = pace or Pace()
         self._lock = threading.Lock()
@@ -114,9 +116,8 @@ class ControllerSource:
             self._transport, nodes, decode_node or _decode_node, self._combine, self._pace, restored=self._go_back
         )
         self._nodeslos = self._reflect(Resource("nodeslos", NODESLOS_PATH, "", may_be_absent=True), _NODESLO.decode)
-        path = f"/api/v1/namespaces/{CONFIG_NAMESPACE}/configmaps"
-        mine = f"metadata.name={CONFIG_NAME}"
-        self._configs = self._reflect(Resource("configmaps", path, mine), _CONFIG_MAP.decode)
+        named = Resource("configmaps", config_map.list_path, config_map.selector)
+        self._configs = self._reflect(named, _CONFIG_MAP.decode)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to list; `wake` is called from any thread after each change of the state."""

@@ -15,8 +15,8 @@ from koordebpf.kube.cache.list_stream import Listing, objects
 from koordebpf.kube.cache.node_metric import NODE_METRICS_PATH
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.colocation.node_topologies import TOPOLOGIES_PATH
+from koordebpf.kube.config_map import ConfigMapName
 from koordebpf.kube.http.transport import Transport
-from koordebpf.kube.sources.api import CONFIG_NAME, CONFIG_NAMESPACE
 
 _TIMEOUT_S = 15.0
 _ASKED = "what was asked for"
@@ -53,10 +53,9 @@ class NodeReads:
         """Return its NodeResourceTopology."""
         return self._optional(f"{TOPOLOGIES_PATH}/{self._name}", decode, "noderesourcetopologies")
 
-    def config(self) -> dict[str, str]:
-        """Return the data of slo-controller-config; empty where it is not there."""
-        path = f"/api/v1/namespaces/{CONFIG_NAMESPACE}/configmaps/{CONFIG_NAME}"
-        found = self._optional(path, decoder(ConfigMap).decode, "configmaps")
+    def config(self, named: ConfigMapName) -> dict[str, str]:
+        """Return the data of slo-controller-config, by the name that it has; empty where it is not there."""
+        found = self._optional(named.path, decoder(ConfigMap).decode, "configmaps")
         return (found.data if found else None) or {}
 
     def _optional(self, path: str, decode: Callable[[msgspec.Raw], T], resource: str) -> T | None:

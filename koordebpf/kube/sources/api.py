@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,13 +21,12 @@ from koordebpf.kube.cache.store import (
     decode_topology,
     keep_raw,
 )
+from koordebpf.kube.config_map import CONFIG_MAP, ConfigMapName
 from koordebpf.kube.http.transport import Transport
 from koordebpf.kube.sources.cnr import CnrReflector
 from koordebpf.kube.sources.namespaces import NamespaceReflector
 from koordebpf.kube.sources.pdbs import PdbReflector
 
-CONFIG_NAMESPACE: Final = "koordinator-system"
-CONFIG_NAME: Final = "slo-controller-config"
 T = TypeVar("T")
 
 
@@ -37,19 +36,21 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     `may_be_evicted`: of namespaces with such a pod the PodDisruptionBudgets are.
     `namespace_labels`: of namespaces these are; None: they are not read.
     `with_cnr`: the CustomNodeResource is.
+    `config_map`: read where the cluster does not serve NodeSLO.
     `keys`: as of `BoundedPods`.
     """
 
     may_be_evicted: Callable[[Pod], bool] = lambda _: True
     namespace_labels: frozenset[str] | None = None
     with_cnr: bool = False
+    config_map: ConfigMapName = CONFIG_MAP
     keys: frozenset[str] = frozenset()
 
 
 class ApiSource:
     """This node's part of the cluster. Owns `transport` and closes it.
 
-    Needs:   RBAC list and watch on pods, nodes and nodeslos.slo.koordinator.sh; on configmaps in koordinator-system
+    Needs:   RBAC list and watch on pods, nodes and nodeslos.slo.koordinator.sh; on the configmap `Wanted.config_map`
              only where the cluster does not serve NodeSLO, which is asked again within ten minutes. On
              poddisruptionbudgets.policy and noderesourcetopologies.topology.node.k8s.io it may be missing: then that
              is a problem, and nothing is known of them. So are namespaces, which are read only
@@ -76,6 +77,7 @@ class ApiSource:
         self._pace = pace or Pace()
         wanted = wanted or Wanted()
         self._may_be_evicted = wanted.may_be_evicted
+        self._config_map = wanted.config_map
         self._evictable_in: frozenset[str] = frozenset()  # namespaces
         self._pods_in: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -148,8 +150,8 @@ class ApiSource:
             if self._is_closed:
                 return
             if self._nodeslos.view.is_absent and self._config is None:
-                path = f"/api/v1/namespaces/{CONFIG_NAMESPACE}/configmaps"
-                resource = Resource("configmaps", path, f"metadata.name={CONFIG_NAME}", may_be_absent=True)
+                named = self._config_map
+                resource = Resource("configmaps", named.list_path, named.selector, may_be_absent=True)
                 self._config = self._reflect(resource, decode_config_map)
                 self._config.start()
             pods, node, nodeslo = self._pods.view, self._nodes.view, self._nodeslos.view

@@ -18,6 +18,7 @@ import msgspec
 from koordebpf.errors import NOT_GIVEN, ConfigError, unreadable
 from koordebpf.kernel.io.regular_file import read_regular_file
 from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.kube.config_map import CONFIG_MAP, ConfigMapName
 from koordebpf.kube.sources.manifest import BadObject, Manifests, parse_manifests
 from koordebpf.units import MIB, NS_PER_MS
 
@@ -41,8 +42,9 @@ class FileSource:
 
     name = "file"
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], config_map: ConfigMapName = CONFIG_MAP) -> None:
         self._paths = tuple(paths)
+        self._config_map = config_map
         self._marks: _Marks = {}
         self._texts: dict[str, bytes] = {}
         self._settle_ns: int | None = None
@@ -119,7 +121,7 @@ class FileSource:
     def _apply(self, texts: dict[str, bytes], now_ns: int) -> None:
         self._settle_ns = now_ns + _SETTLE_NS
         self._texts = texts
-        manifests, problems = _with_last_good(parse_manifests(texts), self._state)
+        manifests, problems = _with_last_good(parse_manifests(texts, config_map=self._config_map), self._state)
         self._is_good = True
         is_same = self._state.problems == problems and manifests == _manifests_of(self._state)
         if self._state.version and is_same:

@@ -17,13 +17,13 @@ from koordebpf.errors import NOT_GIVEN, ConfigError, json_error, text_error
 from koordebpf.kube.body import reason
 from koordebpf.kube.cache.cnr import CNR_VERSION, CustomNodeResource, bounded
 from koordebpf.kube.cache.objects import ConfigMap, Namespace, Node, NodeResourceTopology, Pod, PodDisruptionBudget
+from koordebpf.kube.config_map import CONFIG_MAP, ConfigMapName
 
-CONFIG_NAME: Final = "slo-controller-config"
 NODESLO_VERSION: Final = "slo.koordinator.sh/v1alpha1"
 TOPOLOGY_VERSION: Final = "topology.node.k8s.io/v1alpha1"
 _KINDS: Final = (
     "must be Pod, Node, NodeSLO, NodeResourceTopology, CustomNodeResource, PodDisruptionBudget, Namespace,"
-    " ConfigMap slo-controller-config or a List of them"
+    " the ConfigMap with Koordinator's settings or a List of them"
 )
 
 
@@ -49,7 +49,8 @@ class BadObject(msgspec.Struct, frozen=True):
 class Manifests(msgspec.Struct, frozen=True):
     """All objects of a set of files. None: no file has one. What a PodDisruptionBudget allows is in its status.
 
-    `bad` are objects that cannot be read, and are none of the others.
+    `bad` are objects that cannot be read, and are none of the others. `other_config_maps`: namespace/name of those that
+    were passed over.
     """
 
     pods: tuple[Pod, ...] = ()
@@ -60,6 +61,7 @@ class Manifests(msgspec.Struct, frozen=True):
     topology: NodeResourceTopology | None = None
     namespaces: tuple[Namespace, ...] | None = None  # for their labels
     cnr: CustomNodeResource | None = None
+    other_config_maps: tuple[str, ...] = ()
     bad: tuple[BadObject, ...] = ()
 
 
@@ -97,10 +99,17 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -> Manifests:
+def parse_manifests(
+    texts: Mapping[str, bytes],
+    *,
+    among_others: bool = False,
+    config_map: ConfigMapName = CONFIG_MAP,
+    any_namespace: bool = True,
+) -> Manifests:
     """Return the objects of all files, given as text by path.
 
-    With `among_others` objects of other kinds are passed over: what is applied with kubectl has a Service, too.
+    Of ConfigMaps `config_map` is read, with `any_namespace` in whatever namespace it says that it is. With
+    `among_others` objects of other kinds are passed over: what is applied with kubectl has a Service, too.
 
     Raises:  ConfigError: a file is neither YAML nor JSON, an object has an unknown kind, a pod the UID of another, a
              PodDisruptionBudget or Namespace the name of another, or there are two Nodes, NodeSLOs,
@@ -108,7 +117,7 @@ def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -
              pod without a UID, are in `bad`.
     Cost:    110 pods of 3 kB each: 2 ms as JSON, 210 ms as YAML.
     """
-    found = _Found()
+    found = _Found(config_map, any_namespace=any_namespace)
     for path, text in texts.items():
         for place, document in _documents(path, text):
             found.add(place, document, among_others=among_others)
@@ -117,13 +126,17 @@ def parse_manifests(texts: Mapping[str, bytes], *, among_others: bool = False) -
 
 # What was found so far, by kind and key, each with its place in the files.
 class _Found:
-    def __init__(self) -> None:
+    def __init__(self, config_map: ConfigMapName, *, any_namespace: bool) -> None:
+        self._config_map = config_map
+        self._any_namespace = any_namespace
+        self._others: list[str] = []  # ConfigMaps
         self._kept: dict[str, dict[str, tuple[str, Any]]] = {}
         self._bad: list[BadObject] = []
 
     def add(self, place: str, document: Any, *, among_others: bool) -> None:
         try:
-            read = _read(place, document)
+            is_other = isinstance(document, dict) and document.get("kind") == "ConfigMap" and self._is_other(document)
+            read = None if is_other else _read(place, document)
         except ConfigError as error:
             self._bad.append(_bad(document, error))
             return
@@ -134,7 +147,15 @@ class _Found:
                 raise _conflict(kind, key, value, place, kept[key])
             kept[key] = (place, value)
         elif not among_others:
-            raise _unknown(place, document)
+            raise _unknown(place, document, self._config_map)
+        elif document.get("kind") == "ConfigMap":
+            self._others.append(_namespaced(document))
+
+    def _is_other(self, config_map: dict[str, Any]) -> bool:
+        meta = config_map.get("metadata")
+        if not isinstance(meta, dict) or meta.get("name") != self._config_map.name:
+            return True
+        return not self._any_namespace and meta.get("namespace") != self._config_map.namespace
 
     def _all(self, kind: str) -> tuple[Any, ...]:
         return tuple(value for _, value in self._kept.get(kind, {}).values())
@@ -152,6 +173,7 @@ class _Found:
             topology=self._one("NodeResourceTopology"),
             namespaces=self._all("Namespace") or None,
             cnr=self._one("CustomNodeResource"),
+            other_config_maps=tuple(self._others),
             bad=tuple(self._bad),
         )
 
@@ -182,8 +204,7 @@ def _read(place: str, document: Any) -> tuple[str, str, Any] | None:
         case "CustomNodeResource", str(version) if version == CNR_VERSION:
             return kind, "", _convert_cnr(place, document)
         case "ConfigMap", "v1":
-            if _name(document) == CONFIG_NAME:
-                return kind, "", _convert(place, document, ConfigMap).data or {}
+            return kind, "", _convert(place, document, ConfigMap).data or {}
     return None
 
 
@@ -192,10 +213,18 @@ def _name(document: dict[str, Any]) -> Any:
     return meta.get("name") if isinstance(meta, dict) else None
 
 
-def _unknown(place: str, document: dict[str, Any]) -> ConfigError:
+def _namespaced(document: dict[str, Any]) -> str:
+    meta = document.get("metadata")
+    words = (meta.get("namespace"), meta.get("name")) if isinstance(meta, dict) else ()
+    return "/".join(each for each in words if isinstance(each, str))
+
+
+def _unknown(place: str, document: dict[str, Any], config_map: ConfigMapName) -> ConfigError:
     kind, version = document.get("kind"), document.get("apiVersion")
     if (kind, version) == ("ConfigMap", "v1"):
-        return ConfigError(f"{place}.metadata.name", _name(document), f"the only ConfigMap read is {CONFIG_NAME}")
+        return ConfigError(
+            f"{place}.metadata.name", f"ConfigMap {_namespaced(document)}".strip(), f"must be {config_map}"
+        )
     return ConfigError(place, f"{version} {kind}", _KINDS)
 
 

@@ -140,7 +140,7 @@ def _cnr(config: AgentConfig) -> tuple[Cnr | None, SignalSource]:
 
 def _cnr_of_files(config: AgentConfig) -> tuple[Cnr | None, SignalSource]:
     name, cost = "CustomNodeResource", "plugins that need it judge nothing"
-    source = FileSource(config.files)
+    source = FileSource(config.files, config.config_map)
     try:
         source.start(lambda: None)
         written = source.state().cnr

@@ -146,3 +146,22 @@ def test_a_node_that_cannot_be_read_is_named(files: tuple[str, str], tmp_path: P
     done = CliRunner().invoke(slo, ["render", "--node", str(node), files[0]])
     assert f"koordebpf: {node}: 'n1': Expected `object`, got `int` - at `$.status`" in done.output
     assert isinstance(done.exception, ConfigError)
+
+
+def test_a_configmap_of_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "cm.yaml"
+    path.write_text(CONFIGMAP.replace("slo-controller-config, namespace: koordinator-system", "ack-slo-config"))
+    path.write_text(path.read_text().replace("name: ack-slo-config", "name: ack-slo-config, namespace: kube-system"))
+    with pytest.raises(ConfigError) as caught:
+        CliRunner().invoke(slo, ["check", str(path)], catch_exceptions=False)
+    assert str(caught.value).startswith(
+        f"{path}: found ConfigMap kube-system/ack-slo-config, must be slo-controller-config"
+    )
+    done = CliRunner().invoke(slo, ["check", "--name", "ack-slo-config", str(path)])
+    assert (done.exit_code, done.output) == (0, f"{path}: nothing wrong in 1 keys\n")
+    in_its_own = ["check", "--name", "ack-slo-config", "--namespace", "kube-system", str(path)]
+    assert CliRunner().invoke(slo, in_its_own).exit_code == 0
+    with pytest.raises(ConfigError, match="must be elsewhere/ack-slo-config"):
+        CliRunner().invoke(slo, [*in_its_own[:3], "--namespace", "elsewhere", str(path)], catch_exceptions=False)
+    with pytest.raises(ConfigError, match=r"--name: 'a/b'"):
+        CliRunner().invoke(slo, ["check", "--name", "a/b", str(path)], catch_exceptions=False)
