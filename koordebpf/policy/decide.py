@@ -8,6 +8,7 @@ from koordebpf.policy.evict.all_features import FEATURES
 from koordebpf.policy.evict.exemptions import undecided_namespaces
 from koordebpf.policy.evict.feature_round import plan_demand
 from koordebpf.policy.evict.features import Feature
+from koordebpf.policy.evict.recurring import COMES_BACK, is_of_daemon_set
 from koordebpf.policy.evict.resources import Relief
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.evict.selection import PASSED_OVER
@@ -18,7 +19,7 @@ from koordebpf.policy.strategy import Demand, Empty
 from koordebpf.state.pods.namespaces import judged
 from koordebpf.state.view import NodeView
 
-_NO_EFFECT = frozenset({"no_effect"})
+_NO_EFFECT = frozenset({"no_effect", "comes_back"})
 _NAMES = 3  # victims spelled out in the sentence
 
 
@@ -97,4 +98,5 @@ def _passed_over(plan: FeaturePlan, codes: frozenset[str] = PASSED_OVER | _NO_EF
 def _named(candidate: Candidate, plan: FeaturePlan, relief: Relief) -> str:
     priority = "no priority" if candidate.priority is None else f"priority {candidate.priority}"
     gives = relief.gives(candidate, plan.verdict.amounts)
-    return f"{candidate.namespace}/{candidate.name} ({priority}, {gives})"
+    again = f"; {COMES_BACK}" if is_of_daemon_set(candidate.workload) else ""
+    return f"{candidate.namespace}/{candidate.name} ({priority}, {gives}{again})"

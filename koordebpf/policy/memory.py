@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from koordebpf.policy.credit import credit_bytes
 from koordebpf.policy.evict.pending import still_pending
+from koordebpf.policy.evict.recurring import still_recurring, with_eviction
 from koordebpf.policy.plan import Candidate
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.decision_memory import DecisionMemory
@@ -134,6 +135,7 @@ def settled(memory: DecisionMemory, event: NodeMeasured) -> Settled:
         released=kept | {each.uid for each in released} if event.keeps_released else kept,
         effectiveness=effectiveness,
         killed=(memory.killed & uids) - event.populated,
+        recurring=still_recurring(memory.recurring, view),
     )
     return Settled(memory, released, late_now)
 
@@ -188,6 +190,7 @@ def _sent(memory: DecisionMemory, event: EvictionSent) -> DecisionMemory:
             decided_ns=decided_ns,
         ),
         last=memory.last.without(pod.uid, decided_ns).after(pod.uid, decided_ns, for_cpu=event.for_cpu),
+        recurring=with_eviction(memory.recurring, pod, decided_ns) if event.for_use else memory.recurring,
     )
 
 
@@ -239,7 +242,12 @@ def _is_refusal(outcome: Outcome) -> bool:
 
 
 def _withdrawn(memory: DecisionMemory, uid: str, decided_ns: int) -> DecisionMemory:
-    return replace(memory, budget=memory.budget.refund(uid, decided_ns), last=memory.last.without(uid, decided_ns))
+    return replace(
+        memory,
+        budget=memory.budget.refund(uid, decided_ns),
+        last=memory.last.without(uid, decided_ns),
+        recurring=tuple(each for each in memory.recurring if each.uid != uid),
+    )
 
 
 # With this pod on the list; sent again, its time starts again.

@@ -68,6 +68,7 @@ def remembering(frame: Frame, memory: DecisionMemory) -> Frame:
         evictions=memory.budget.recent(frame.measured.now_ns),
         lastCpuEvictNs=memory.last.last_ns(for_cpu=True),
         killed=tuple(sorted(memory.killed)),
+        recurring=memory.recurring,
     )
 
 

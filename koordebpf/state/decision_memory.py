@@ -10,7 +10,7 @@ from collections.abc import Collection
 import msgspec
 from msgspec.structs import replace
 
-from koordebpf.state.view import MINUTE_NS, PastEviction, PendingRelease, RefusedEviction
+from koordebpf.state.view import MINUTE_NS, PastEviction, PendingRelease, RecurringEviction, RefusedEviction
 
 _HELPFUL_SHARE = 2  # Why: others grow meanwhile; half of what was promised is still more than chance
 _KEPT = 64  # Why: more than any sensible budget of a minute, and only the last one counts
@@ -126,6 +126,7 @@ class DecisionMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     `released`       pods whose memory is back and whose object may still be there.
     `refused`        pods that may not be asked for again before their time.
     `killed`         pods that this agent killed and that have had no process since; their objects may stay for long.
+    `recurring`      pods of DaemonSets that were evicted since the node's use was below its lower mark.
     """
 
     pending: tuple[PendingRelease, ...] = ()
@@ -136,3 +137,4 @@ class DecisionMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     last: LastEvictions = LastEvictions()
     effectiveness: Effectiveness = Effectiveness()
     killed: frozenset[str] = frozenset()
+    recurring: tuple[RecurringEviction, ...] = ()

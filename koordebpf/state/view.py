@@ -65,6 +65,18 @@ class RefusedEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     unanswered_ns: int | None = None
 
 
+class RecurringEviction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A pod of a DaemonSet that was evicted for memory in a shortage that lasts: another one takes its place here.
+
+    `workload` as PodTerms has it. `since_ns`: of the first eviction of the shortage. `released_bytes`: what it gave.
+    """
+
+    uid: str
+    workload: str
+    since_ns: NotNegative
+    released_bytes: int
+
+
 MINUTE_NS = 60 * NS_PER_S  # for which an eviction counts in the budgets
 
 
@@ -112,6 +124,7 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     namespaces: tuple[Namespace, ...] = ()
     strategyInForce: ResourceThresholdStrategy | msgspec.UnsetType | None = msgspec.UNSET
     killed: tuple[str, ...] = ()  # uids of pods that an agent killed and that have had no process since
+    recurring: tuple[RecurringEviction, ...] = ()
     states: dict[str, Any] = {}
 
 

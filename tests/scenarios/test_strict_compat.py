@@ -18,6 +18,7 @@ from koordebpf.state.amount import MEMORY
 from koordebpf.state.view import Frame
 from koordebpf.tools.plan import Case
 from koordebpf.units import MIB
+from tests.scenarios import test_daemon_sets as daemon_sets
 from tests.support.values.builders import (
     NOW_NS,
     PodAndMeasure,
@@ -216,3 +217,8 @@ def test_a_grace_period_is_the_pods_own() -> None:
     hog = msgspec.structs.replace(hog, pod=msgspec.structs.replace(hog.pod, spec=spec))
     graces = [[victim.grace_s for victim in feature.victims] for feature in both(frame([hog], used=900))]
     assert graces == [[30], [None]]
+
+
+def test_a_pod_of_a_daemon_set_is_evicted_each_time() -> None:
+    node = daemon_sets.Node(EvictSettings(strict_compat=True))
+    assert [names(node.round(daemon_sets.ABOVE)) for _ in range(3)] == [["logs-1"], ["logs-2"], ["logs-3"]]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from koordebpf.policy.evict.exemptions import Reason, exclusion
 from koordebpf.policy.evict.ranking import by_name
+from koordebpf.policy.evict.recurring import recurring
 from koordebpf.policy.evict.round import Round
 from koordebpf.policy.plan import Excluded
 from koordebpf.slo.pods.eviction import EVICTION_ENABLED_LABEL, EVICTION_POLICY_ANNOTATION, allows_eviction
@@ -114,6 +115,7 @@ def excluding_now(
     barred, refused, view = current.barred, current.refused, current.view
     policies = current.settings.exemptions.policies
     killed = view.killed if for_cpu else frozenset[str]()
+    comes_back = recurring(view, is_off=for_cpu or current.settings.strict_compat)
     is_api, needs_cgroup = view.frame.executor == "api", needs_usage or view.frame.executor == "cgroup"
 
     def why(pod: PodView) -> Reason | None:
@@ -131,6 +133,8 @@ def excluding_now(
             return "no_cgroup", "no cgroup of it is known"
         if pod.memory is None and needs_usage:
             return "unmeasured", "its memory was not measured"
+        if (again := comes_back(pod)) is not None:
+            return again
         return refused.get(pod.uid)
 
     return why

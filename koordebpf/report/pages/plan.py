@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from koordebpf.decision.node_plan import NodePlan, OtherDecision
 from koordebpf.decision.strategies import STRATEGY_OF
+from koordebpf.kernel.cgroup.files import Version, file_name, format_value
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.detect import be_memory_evict
 from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, UseMoment
@@ -157,7 +158,14 @@ def _reason(decision: OtherDecision, indent: str) -> list[str]:
 
 
 def _files(decision: OtherDecision) -> dict[str, str]:
-    of_cgroups = {f"{each.path}/{each.file.value}": str(each.value) for each in decision.writes}
+    # A frame does not say which cgroup version its node has. A file that v1 does not have does.
+    version: Version = 2 if any(file_name(each.file, 1) is None for each in decision.writes) else 1
+    texts: dict[str, list[str]] = {}
+    for each in decision.writes:
+        # As it is written into the file, of which v2 has one for what v1 has several.
+        name = f"{each.path}/{file_name(each.file, version) or each.file.value}"
+        texts.setdefault(name, []).append(format_value(each.file, version, each.value).strip().replace("\n", ", "))
+    of_cgroups = {name: ", ".join(filter(None, each)) or "nothing" for name, each in texts.items()}
     return of_cgroups | {f"{each.name}": str(each.value) for each in decision.sysctls}
 
 

@@ -374,6 +374,8 @@ def _container(container: MemoryContainer, path: str, qos: PodQos, rules: Memory
 def _add_page_cache(level: _Level, fields: MemoryQOS, limit_bytes: int, problems: list[str]) -> None:
     size = page_cache_bytes(fields, limit_bytes, problems)
     if size is None:
+        if fields.pageCacheLimitSize is None and fields.pageCacheEnable is not None:
+            level.add(CgroupFile.MEMORY_PAGECACHE_ENABLE, int(fields.pageCacheEnable), "pageCacheEnable")
         return
     field = "pageCacheLimitPercent" if fields.pageCacheLimitSize is None else "pageCacheLimitSize"
     level.add(CgroupFile.MEMORY_PAGECACHE_ENABLE, int(is_page_cache_on(fields, size)), field)

@@ -180,6 +180,9 @@ class TestFiles:
             ({"pageCacheLimitSize": "1Gi", "pageCacheEnable": False}, "2Gi", (0, GIB, 0)),
             ({"pageCacheLimitSize": "1Gi", "pageCacheLimitEnable": 0}, "2Gi", (0, GIB, 0)),
             ({"pageCacheLimitSize": 0}, "2Gi", (0, 0, None)),
+            ({"pageCacheEnable": True}, "2Gi", (1, None, None)),  # a limit that is there, or the kernel's own
+            ({"pageCacheEnable": False}, "2Gi", (0, None, None)),
+            ({"pageCacheLimitSize": "large", "pageCacheEnable": True}, "2Gi", (None, None, None)),
             ({}, "2Gi", (None, None, None)),
         ],
     )

@@ -112,7 +112,7 @@ def pod(
                 uid=uid,
                 labels=labels or None,
                 annotations=annotations or None,
-                ownerReferences=[OwnerReference("ReplicaSet", owner, f"uid-{owner}", True)] if owner else None,
+                ownerReferences=[_owner(owner)] if owner else None,
                 deletionTimestamp="2026-01-01T00:00:30Z" if terminating else None,
             ),
             spec=PodSpec(
@@ -138,6 +138,12 @@ def pod(
         if measured
         else None,
     )
+
+
+def _owner(text: str) -> OwnerReference:
+    # KIND/NAME, or the name of a ReplicaSet.
+    kind, slash, name = text.rpartition("/")
+    return OwnerReference(kind if slash else "ReplicaSet", name, f"uid-{name}", True)
 
 
 def ls_pod(name: str, *, anon: int = 0, terminating: bool = False) -> PodAndMeasure:

@@ -12,7 +12,7 @@ from koordebpf.decision.decide_tick import TickFrame, TickSettings
 from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.decision.node_plan import NodePlan, OtherDecision, decide_node
 from koordebpf.errors import ConfigError
-from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kernel.cgroup.files import CgroupFile, Table
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.report.pages.plan import plan_page
@@ -198,3 +198,38 @@ def test_a_round_is_read_with_its_decision_and_alone() -> None:
     assert read_case(alone, "-") == read_case(recorded, "-")
     with pytest.raises(ConfigError, match=r"^x\.json"):
         read_case(alone.replace(b'"has_cpu"', b'"has_cpus"'), "x.json")
+
+
+@pytest.mark.parametrize(
+    ("writes", "lines"),
+    [
+        (
+            (
+                CgroupWrite("a", CgroupFile.CPUSET_CPUS, frozenset({0, 1, 5})),
+                CgroupWrite("b", CgroupFile.CPUSET_CPUS, frozenset()),
+                CgroupWrite("a", CgroupFile.CPU_QUOTA, None),
+                CgroupWrite("a", CgroupFile.IO_READ_BPS, Table((("8:0", 1024),))),
+            ),
+            [
+                "a/cpuset.cpus → 0-1,5",
+                "b/cpuset.cpus → nothing",
+                "a/cpu.cfs_quota_us → -1",
+                "a/blkio.throttle.read_bps_device → 8:0 1024",
+            ],
+        ),
+        (  # cgroup v1 has no memory.min
+            (
+                CgroupWrite("a", CgroupFile.MEMORY_MIN, 5 * MIB),
+                CgroupWrite("a", CgroupFile.CPU_QUOTA, None),
+                CgroupWrite("a", CgroupFile.IO_READ_BPS, Table((("8:0", 1024),))),
+                CgroupWrite("a", CgroupFile.IO_WRITE_BPS, Table((("8:0", 2048),))),
+            ),
+            ["a/memory.min → 5242880", "a/cpu.max → max", "a/io.max → 8:0 rbps=1024, 8:0 wbps=2048"],
+        ),
+    ],
+)
+def test_files_have_their_own_names_and_texts(writes: tuple[CgroupWrite, ...], lines: list[str]) -> None:
+    plan = replace(decided("BlkIOReconcile", ["a"]), strategies={"blockIo": OtherDecision("because", writes=writes)})
+    page = plan_page(plan, 3)
+    assert [each.strip() for each in page.splitlines() if "→" in each][-len(lines) :] == lines
+    assert "frozenset" not in page
