@@ -78,7 +78,7 @@ def test_it_is_not_evicted_a_second_time_for_the_same_shortage() -> None:
     assert names(node.round(ABOVE)) == ["logs-1"]
     # WHEN it is back with its memory, and the node is as short as before
     feature = node.round(ABOVE)
-    # THEN the next in rank goes
+    # THEN the next in rank is evicted
     assert names(feature) == ["job"]
     assert why_not(feature)["logs-2"] == "comes_back"
     # AND then no pod does, for as long as the shortage lasts

@@ -140,7 +140,7 @@ def node_names(transport: Transport) -> list[str]:
     Raises:  KubeError: they cannot be listed.
     """
     listing = Listing("/api/v1/nodes", {}, "nodes", _TIMEOUT_S)
-    return sorted(each.metadata.name for each in objects(transport, listing, msgspec.json.Decoder(RemoteNode).decode))
+    return sorted(each.metadata.name for each in objects(transport, listing, decoder(RemoteNode).decode))
 
 
 def pods_of(transport: Transport, namespace: str, selector: str = "") -> list[RemotePod]:
@@ -150,7 +150,7 @@ def pods_of(transport: Transport, namespace: str, selector: str = "") -> list[Re
     """
     query = {"labelSelector": selector} if selector else {}
     listing = Listing(_path("pods", namespace), query, "pods", _TIMEOUT_S)
-    return list(objects(transport, listing, msgspec.json.Decoder(RemotePod).decode))
+    return list(objects(transport, listing, decoder(RemotePod).decode))
 
 
 def pod_now(transport: Transport, namespace: str, name: str) -> RemotePod | None:
@@ -173,7 +173,7 @@ def events_on(transport: Transport, namespace: str, name: str) -> list[RemoteEve
     """
     query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}"}
     listing = Listing(_path("events", namespace), query, "events", _TIMEOUT_S)
-    found = objects(transport, listing, msgspec.json.Decoder(RemoteEvent).decode)
+    found = objects(transport, listing, decoder(RemoteEvent).decode)
     return sorted(found, key=lambda each: each.time)
 
 

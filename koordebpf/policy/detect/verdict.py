@@ -148,7 +148,7 @@ def _skipped_by_strategy(
     if not view.feature_gates.get(feature, False):
         return skip(feature, "gate_off", f"feature gate {feature} is off")
     if strategy is None:
-        return skip(feature, "no_strategy", "no NodeSLO is known, and no ConfigMap (slo.configMap) in its place")
+        return skip(feature, "no_strategy", "no NodeSLO and no slo-controller-config is known")
     if strategy.enable is None:
         return skip(feature, "enable_unset", "resourceUsedThresholdWithBE.enable is not set")
     if not strategy.enable:

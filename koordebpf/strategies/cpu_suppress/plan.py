@@ -159,8 +159,8 @@ def plan_suppress(
     if strategy is None:
         # At a start it may come yet, and a predecessor have left something; where it was deleted it suppresses no pod.
         if be_root(cpu) is None or not (state.is_ruled or _is_left_too_long(view, state, settings)):
-            return _skip(state, "no_strategy", "no NodeSLO is known, and no ConfigMap (slo.configMap) in its place")
-        return _undone(cpu, state, "suppression is off: there is no NodeSLO any more, and no ConfigMap (slo.configMap)")
+            return _skip(state, "no_strategy", "no NodeSLO and no slo-controller-config is known")
+        return _undone(cpu, state, "suppression is off: there is no NodeSLO and no slo-controller-config any more")
     if strategy.enable is None:
         return _skip(state, "enable_unset", "resourceUsedThresholdWithBE.enable is not set")
     if be_root(cpu) is None:

@@ -195,7 +195,7 @@ class TestNoRules:
         held = plan_suppress(node(node_used=8000, used={"web": 8000}, be_used=0), SuppressState())
         assert held.cpus == (0, 1)
         gone = plan_suppress(replace(node(be_now=range(2)), strategy=None), held.next)
-        assert gone.reason == "suppression is off: there is no NodeSLO any more, and no ConfigMap (slo.configMap)"
+        assert gone.reason == "suppression is off: there is no NodeSLO and no slo-controller-config any more"
         assert wanted(gone, CPUS)[BE_ROOT] == frozenset(range(8))
         # AND once: what others do with the directory afterwards is their affair
         seen = plan_suppress(replace(node(), strategy=None), gone.next)
