@@ -91,7 +91,7 @@ def whole(made: PodAndMeasure) -> PodView:
     return found
 
 
-def assert_another_goes_or_it_is_said(before: Plan, after: Plan, blocked: Blocked) -> None:
+def assert_another_is_chosen_or_it_is_said(before: Plan, after: Plan, blocked: Blocked) -> None:
     assume(before.victims)
     if "refused" in blocked[1]:
         assert STUCK not in {victim.candidate.uid for victim in after.victims}
@@ -105,7 +105,7 @@ def assert_another_goes_or_it_is_said(before: Plan, after: Plan, blocked: Blocke
 def test_features_of_memory_evict_another_or_say_what_they_wait_for(recorded, blocked):
     recorded = replace(recorded, lastEvictNs=None)
     after = decide(view_of_frame(with_pod(recorded, blocked)))
-    assert_another_goes_or_it_is_said(decide(view_of_frame(recorded)), after, blocked)
+    assert_another_is_chosen_or_it_is_said(decide(view_of_frame(recorded)), after, blocked)
 
 
 @given(cpu_nodes(), BLOCKED)
@@ -114,7 +114,7 @@ def test_features_of_cpu_evict_another_or_say_what_they_wait_for(view, blocked):
     lists = {name: (*getattr(view.frame, name), *value) for name, value in said.items() if isinstance(value, tuple)}
     view = replace(view, frame=replace(view.frame, lastEvictNs=None, lastCpuEvictNs=None))
     with_blocked = replace(view, pods=(*view.pods, whole(made)), frame=replace(view.frame, **{**said, **lists}))
-    assert_another_goes_or_it_is_said(decide(view), decide(with_blocked), blocked)
+    assert_another_is_chosen_or_it_is_said(decide(view), decide(with_blocked), blocked)
 
 
 @given(some.lists(SIZES, min_size=1, max_size=5), some.integers(1, 300), BLOCKED)
