@@ -94,7 +94,7 @@ READ = {
 TEXTS = {
     "at", "entries", "feature_gates", "kube_context", "kubelet_url", "lease_namespace", "listen", "name", "node_name",
     "page", "pod", "probe_listen", "query", "since", "until", "wanted", "window", "namespace", "node",
-    "agents_namespace", "arguments", "context", "kubeconfig", "request_timeout",
+    "agents_namespace", "arguments", "config_map", "context", "kubeconfig", "request_timeout",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from koordebpf.controller.reconcile import Reconciler
 from koordebpf.controller.run import Controller, Leadership
 from koordebpf.kube.cache.objects import ConfigMap
 from koordebpf.kube.clients.nodeslos import ControllerSource, ControllerState, NodeMeta, NodeSLOWriter
+from koordebpf.kube.config_map import CONFIG_MAP
 from koordebpf.report.http.routes import Health
 from koordebpf.report.prom.controller import BatchMetrics, ControllerMetrics
 from koordebpf.units import NS_PER_S
@@ -39,6 +40,8 @@ class Batch:
 
 
 class Rig:
+    config_map = CONFIG_MAP
+
     def __init__(self, *, is_dry_run: bool = False) -> None:
         self.listed, self.leads, self.election = LISTED, True, ""
         self.api, self.metrics, self.health = Api(), ControllerMetrics(), Health()
