@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from koordebpf.kube.http.transport import open_kubelet
-from koordebpf.kube.sources.api import ApiSource, Wanted
+from koordebpf.kube.sources.api import ApiSource
 from koordebpf.kube.sources.kubelet import KubeletSource
 from tests.contract.apiserver import Cluster, Collection, Exchange, Server, gives, listing, pod, until
 from tests.contract.sources import Open
