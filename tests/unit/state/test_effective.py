@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from koordebpf.controller.batch.facts import pod_record
-from koordebpf.errors import ConfigError
 from koordebpf.jobs.prediction.predict import predicted_pod
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.plugins.given_source import given_pod
 from koordebpf.kube.plugins.pods import pod_bytes
-from koordebpf.state.pods.effective import granted
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.hook_pods import hook_pod
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
@@ -93,7 +92,7 @@ def test_what_is_granted_and_limits(pod: Pod, granted_gib: int, limit_gib: int |
     of_memory = memory_pod(facts)
     (container,) = hook_pod(pod, "Guaranteed").containers
     for each in (pod, given_pod(pod_bytes(pod))):
-        assert memory_requests(each, granted(each)).native_bytes == granted_gib * GIB
+        assert memory_requests(effective(each)).native_bytes == granted_gib * GIB
     assert pod_record(pod).memory_bytes == predicted_pod(facts).request.memory_bytes == granted_gib * GIB
     assert facts.terms.memory_request_bytes == granted_gib * GIB
     assert facts.terms.native_memory_request_bytes == (granted_gib * GIB or None)
@@ -112,9 +111,9 @@ def test_names_that_only_the_status_has_are_what_hooks_wrote(conditions: list[di
     (container,) = hook_pod(pod, "BestEffort").containers
     assert (container.cpu_request_millicpu, container.cpu_limit_millicpu, container.memory_limit_bytes) == (0, 0, 0)
     assert container.is_limit_known
-    requests = cpu_requests(pod, granted(pod))
+    requests = cpu_requests(effective(pod))
     assert (requests.native_millicpu, requests.batch_millicpu) == (0, 4000)
-    assert memory_requests(pod, granted(pod)).native_bytes == 0
+    assert memory_requests(effective(pod)).native_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -172,17 +171,16 @@ def test_a_status_that_is_unusable_leaves_limits_alone() -> None:
 def test_cpu_of_a_refused_resize_raises_no_quota() -> None:
     pod = resized(REFUSED, None, ONE, amounts(1))
     (container,) = hook_pod(pod, "Guaranteed").containers
-    assert (cpu_requests(pod, granted(pod)).native_millicpu, container.cpu_request_millicpu) == (1000, 1000)
+    assert (cpu_requests(effective(pod)).native_millicpu, container.cpu_request_millicpu) == (1000, 1000)
     assert container.cpu_limit_millicpu == 1000
 
 
 def test_what_cannot_be_resized_is_that_of_the_specification() -> None:
     asked = {"requests": {"memory": "9Gi", "kubernetes.io/batch-cpu": "500"}}
     pod = resized(REFUSED, asked, {"memory": "1Gi"}, {"requests": {"memory": "1Gi"}})
-    (container,) = granted(pod).main
-    assert container.resources is not None
-    assert container.resources.requests == {"memory": "1Gi", "kubernetes.io/batch-cpu": "500"}
-    assert cpu_requests(pod, granted(pod)).batch_millicpu == 500
+    (container,) = effective(pod).main
+    assert container.requests == {"memory": "1Gi", "kubernetes.io/batch-cpu": "500"}
+    assert cpu_requests(effective(pod)).batch_millicpu == 500
 
 
 def test_sidecars_are_resized_and_init_containers_that_end_are_not() -> None:
@@ -195,18 +193,18 @@ def test_sidecars_are_resized_and_init_containers_that_end_are_not() -> None:
     written = msgspec.to_builtins(pod)
     written["spec"]["initContainers"], written["status"]["initContainerStatuses"] = init, statuses
     made = msgspec.convert(written, Pod)
-    assert memory_requests(made, granted(made)).native_bytes == 3 * GIB
+    assert memory_requests(effective(made)).native_bytes == 3 * GIB
 
 
-def test_a_pod_without_a_resize_keeps_its_containers() -> None:
-    pod = resized([], amounts(1))
-    assert granted(pod).main[0] is pod.spec.containers[0]
+def test_a_pod_without_a_resize_has_what_is_written() -> None:
+    (container,) = effective(resized([], amounts(1))).main
+    assert {"requests": container.requests, "limits": container.limits} == amounts(1)
 
 
 def test_a_quantity_of_the_status_that_is_none_spoils_its_own_pod() -> None:
     pod = resized(DEFERRED, amounts(2), {"memory": "much"}, amounts(1))
-    with pytest.raises(ConfigError, match=r"pod shop/web status\[c\]\.memory"):
-        memory_requests(pod, granted(pod))
+    assert "pod shop/web status[c].memory" in (effective(pod).problem or "")
+    assert memory_requests(effective(pod)).native_bytes == 0
     facts = pod_facts(pod)
     assert facts.terms.problem is not None
     assert facts.terms.memory_request_bytes == 0
