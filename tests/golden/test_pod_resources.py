@@ -1,7 +1,7 @@
 """Requests, limits and classes of generated pods, as Kubernetes' own functions count them.
 
-Source: k8s.io/component-helpers v0.35.4 resource.PodRequests and PodLimits, k8s.io/kubernetes v1.35.4 SetObjectDefaults_Pod
-and ComputePodQOS; tests/cluster/test_pod_resources.py asks them again.
+Source: k8s.io/component-helpers v0.35.4 resource.PodRequests and PodLimits, k8s.io/kubernetes v1.35.4
+SetObjectDefaults_Pod and ComputePodQOS; tests/cluster/test_pod_resources.py asks them again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def test_there_are_pods_of_every_kind() -> None:
     assert len(ROWS) >= 2000
     for name in ("initContainers", "overhead", "resources"):
         assert sum(name in each for each in specs) > 300
-    reasons = [each["reason"] for row in ROWS for each in row["pod"]["status"].get("conditions", ()) if "reason" in each]
+    reasons = [
+        each["reason"] for row in ROWS for each in row["pod"]["status"].get("conditions", ()) if "reason" in each
+    ]
     assert {reason: reasons.count(reason) > 100 for reason in reasons} == {"Deferred": True, "Infeasible": True}
     assert {row["class"] for row in ROWS} == {"Guaranteed", "Burstable", "BestEffort"}
 

@@ -306,11 +306,9 @@ def possible_limits(pod: Pod, resource: str) -> dict[str, Quantity]:
         reported = statuses.get(each.name)
         if reported is None or (reported.resources is None and is_edited):
             continue
-        states = []
-        if reported.resources is not None:
-            level = specified.level if status.resources is None else status.resources
-            states.append((reported.resources.limits or {}, level))
-        if reported.resources is None or not is_refused:
+        actual = each.limits if reported.resources is None else reported.resources.limits or {}
+        states = [(actual, specified.level if status.resources is None else status.resources)]
+        if not is_refused:
             states.append((each.limits, specified.level))
         try:
             limits = [

@@ -1,4 +1,4 @@
-"""Pods for Kubernetes' own functions to count: resized in place, with resources of their own level, sidecars, overhead."""
+"""Pods for Kubernetes' own functions to count: resized, with resources of their own level, sidecars and overhead."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from koordebpf.jobs.prediction.predict import predicted_pod
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.plugins.given_source import given_pod
 from koordebpf.kube.plugins.pods import pod_bytes
-from koordebpf.state.pods.effective import effective
+from koordebpf.state.pods.effective import effective, kube_qos_of_pod, possible_limits, scheduled_requests
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.hook_pods import hook_pod
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
@@ -209,3 +209,106 @@ def test_a_quantity_of_the_status_that_is_none_spoils_its_own_pod() -> None:
     assert facts.terms.problem is not None
     assert facts.terms.memory_request_bytes == 0
     assert memory_pod(facts).request_bytes == 0
+
+
+def whole(asked: dict[str, Any], conditions: list[dict[str, str]] | None = None, **status: Any) -> Pod:
+    """Return a pod with these resources at its own level, and a container without any."""
+    made = msgspec.to_builtins(resized(conditions or [], {"requests": {}}, **status))
+    made["spec"]["resources"] = asked
+    return msgspec.convert(made, Pod)
+
+
+LESS = {"memory": "1280Mi", "cpu": "1250m"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "granted_gib", "limit_gib"),
+    [
+        (whole(amounts(12)), 12, 12),
+        (whole({"limits": {"memory": "2Gi"}}), 2, 2),
+        (whole({"requests": {"memory": "2Gi"}}), 2, 0),
+        (whole(amounts(64), REFUSED, allocatedResources=ONE, resources=amounts(1)), 1, 1),
+        (whole(amounts(64), DEFERRED, allocatedResources=ONE, resources=amounts(1)), 1, 1),
+        (whole(amounts(64), allocatedResources=ONE, resources=amounts(1)), 1, 1),  # the kubelet has not answered yet
+        (whole(amounts(64), resources=amounts(1)), 1, 1),
+        (whole(amounts(64), allocatedResources=ONE), 1, None),
+        (whole(amounts(4), IN_PROGRESS, allocatedResources=FOUR, resources=amounts(1)), 4, 4),  # granted: it grows
+        (whole(amounts(1), IN_PROGRESS, allocatedResources=ONE, resources=amounts(4)), 4, 4),  # it shrinks
+        # A kubelet that does not resize pods as a whole refuses that of a container.
+        (whole(amounts(8), REFUSED), 8, 8),
+    ],
+)
+def test_what_the_own_level_of_a_pod_is_granted_and_limited_to(
+    pod: Pod, granted_gib: int, limit_gib: int | None
+) -> None:
+    facts, hooked = pod_facts(pod), hook_pod(pod, "Guaranteed")
+    of_memory = memory_pod(facts)
+    for each in (pod, given_pod(pod_bytes(pod))):
+        assert memory_requests(effective(each)).native_bytes == granted_gib * GIB
+    assert pod_record(pod).memory_bytes == predicted_pod(facts).request.memory_bytes == granted_gib * GIB
+    assert facts.terms.memory_request_bytes == facts.terms.native_memory_request_bytes == granted_gib * GIB
+    assert (of_memory.request_bytes, of_memory.limit_bytes) == (granted_gib * GIB, (limit_gib or 0) * GIB)
+    assert (of_memory.is_limit_known, hooked.is_limit_known) == (limit_gib is not None,) * 2
+    assert hooked.containers[0].memory_limit_bytes == (limit_gib or 0) * GIB
+
+
+def test_the_own_level_stands_for_all_containers_and_the_overhead_is_added() -> None:
+    made = msgspec.to_builtins(whole({"requests": {"memory": "6Gi"}, "limits": {"memory": "8Gi", "cpu": "4"}}))
+    made["spec"]["containers"] = [{"name": name, "resources": amounts(2)} for name in "ab"]
+    made["spec"]["overhead"] = {"memory": "1Gi"}
+    its = effective(msgspec.convert(made, Pod))
+    assert (its.request("memory").value(), its.request("cpu").milli_value()) == (7 * GIB, 2000)
+    limits = its.limit("memory"), its.limit("cpu")
+    assert [each.value() for each in limits if each is not None] == [9 * GIB, 4]
+    assert [each.value() for at in its.main if (each := its.limit_of(at, "memory")) is not None] == [2 * GIB] * 2
+
+
+def test_the_kubelets_allocated_resources_have_the_overhead_in_them() -> None:
+    made = msgspec.to_builtins(whole(amounts(1), allocatedResources=LESS, resources=amounts(1)))
+    made["spec"]["overhead"] = {"memory": "256Mi", "cpu": "250m"}
+    its = effective(msgspec.convert(made, Pod))
+    assert (its.request("memory").value(), its.request("cpu").milli_value()) == (5 * GIB // 4, 1250)
+    assert its.is_limit_known
+
+
+@pytest.mark.parametrize(
+    ("spec", "kube_qos"),
+    [
+        ({"resources": amounts(1)}, "Guaranteed"),
+        ({"resources": {"limits": ONE}}, "Guaranteed"),
+        ({"resources": {"limits": {"memory": "1Gi"}}}, "Burstable"),
+        ({"resources": {}}, "BestEffort"),
+        ({"resources": {"requests": {"hugepages-2Mi": "2Mi"}}}, "BestEffort"),
+        ({"resources": {"limits": {"memory": "much"}}}, "Burstable"),
+        ({}, "BestEffort"),
+    ],
+)
+def test_the_class_of_a_pod_whose_status_has_none(spec: dict[str, Any], kube_qos: str) -> None:
+    made = {
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+        "spec": {"containers": [{"name": "c"}]} | spec,
+    }
+    pod = msgspec.convert(made, Pod)
+    assert effective(pod).kube_qos == pod_facts(pod).kube_qos == kube_qos_of_pod(pod) == kube_qos
+    named = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, qosClass="Burstable"))
+    assert effective(named).kube_qos == kube_qos_of_pod(named) == "Burstable"
+
+
+# The scheduler keeps the room for what is asked for; what evicts and protects does not count it.
+def test_the_scheduler_counts_what_is_only_asked_for() -> None:
+    for pod in (
+        resized(DEFERRED, amounts(4), ONE, amounts(1)),
+        whole(amounts(4), DEFERRED, allocatedResources=ONE, resources=amounts(1)),
+    ):
+        assert scheduled_requests(pod)["memory"].value() == 4 * GIB
+        assert effective(pod).request("memory").value() == GIB
+    assert scheduled_requests(resized(REFUSED, amounts(4), ONE, amounts(1)))["memory"].value() == GIB
+
+
+def test_files_of_containers_may_have_the_limit_of_the_pod() -> None:
+    def limits(pod: Pod) -> dict[str, int]:
+        return {name: each.milli_value() for name, each in possible_limits(pod, "cpu").items()}
+
+    assert limits(whole(amounts(1, 2))) == {"c": 2000}
+    assert limits(whole(amounts(1, 2), IN_PROGRESS, allocatedResources=ONE, resources=amounts(1, 4))) == {"c": 4000}
+    assert limits(whole(amounts(1, 64), REFUSED, allocatedResources=ONE, resources=amounts(1, 4))) == {"c": 4000}
