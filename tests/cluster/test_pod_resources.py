@@ -1,4 +1,4 @@
-"""Kubernetes' own functions count generated pods as tests/golden/pod_resources.json.gz says.
+"""Kubernetes' own functions count generated pods as the golden file `pod_resources.json.gz` says.
 
 `python -m tests.cluster.test_pod_resources` writes that file.
 """

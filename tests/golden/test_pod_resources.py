@@ -106,16 +106,18 @@ def test_of_a_refused_resize_that_is_known_in_full_the_same_counts_here() -> Non
             continue
         its, counted = effective(pod), scheduled_requests(pod)
         for name in RESIZABLE:
-            if all(name in each.requests for each in its.every) and _is_told_in_full(row["pod"], name):
+            if all(name in each.requests for each in its.every) and _is_reported_in_full(row["pod"], name):
                 compared += 1
                 assert number(its.request(name)) == number(counted[name])
     assert compared > 20
 
 
-def _is_told_in_full(pod: Row, name: str) -> bool:
+def _is_reported_in_full(pod: Row, name: str) -> bool:
     spec, status = pod["spec"], pod["status"]
     lasting = [*spec["containers"], *(each for each in spec.get("initContainers", ()) if "restartPolicy" in each)]
     every = {each["name"]: each for each in (*status["containerStatuses"], *status["initContainerStatuses"])}
-    told = [status] if "resources" in spec else []
-    told += [every.get(each["name"], {}) for each in lasting]
-    return all(name in each.get("resources", {}).get("requests", ()) and "allocatedResources" in each for each in told)
+    reported = [status] if "resources" in spec else []
+    reported += [every.get(each["name"], {}) for each in lasting]
+    return all(
+        name in each.get("resources", {}).get("requests", ()) and "allocatedResources" in each for each in reported
+    )

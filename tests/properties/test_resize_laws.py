@@ -26,10 +26,10 @@ def _resources(memory_gib: int, cpu: int) -> dict[str, dict[str, str]]:
 
 # `is_whole`: what is asked for is asked for by the pod's own level, and its container has no resources.
 def _pod(asked: Any, allocated: Any, actual: Any, conditions: list[dict[str, str]], *, is_whole: bool) -> Pod:
-    told = {"resources": actual} | ({"allocatedResources": allocated["requests"]} if allocated else {})
+    reported = {"resources": actual} | ({"allocatedResources": allocated["requests"]} if allocated else {})
     spec, nothing = {"resources": asked}, dict[str, Any]()
     container = {"name": "c"} | (nothing if is_whole else spec)
-    status = {"name": "c", "containerID": "containerd://a"} | (nothing if is_whole else told)
+    status = {"name": "c", "containerID": "containerd://a"} | (nothing if is_whole else reported)
     return msgspec.convert(
         {
             "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
@@ -40,7 +40,7 @@ def _pod(asked: Any, allocated: Any, actual: Any, conditions: list[dict[str, str
                 "conditions": conditions,
                 "containerStatuses": [status],
             }
-            | (told if is_whole else nothing),
+            | (reported if is_whole else nothing),
         },
         Pod,
     )

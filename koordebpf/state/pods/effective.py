@@ -257,7 +257,7 @@ def scheduled_requests(pod: Pod) -> dict[str, Quantity]:
     Until a resize is done it counts the largest of specified, allocated and actual requests, so that no other pod takes
     the room; of one that was refused those that are allocated and actual.
 
-    Source:  k8s.io/component-helpers resource.PodRequests, with what the status tells of containers and pods.
+    Source:  k8s.io/component-helpers resource.PodRequests, with the resources of statuses.
     Raises:  ConfigError: a quantity is none, or negative.
     """
     specified, status = _specified(pod, pod.status.qosClass), pod.status
@@ -444,7 +444,7 @@ def _statuses(status: PodStatus) -> dict[str, ContainerStatus]:
     }
 
 
-# What the status tells of the pod's own level, as of a container; None: nothing, or it has no resources.
+# The status of the pod's own level, as that of a container; None: there is none, or the level has no resources.
 def _level_status(pod: Pod) -> ContainerStatus | None:
     asked, status = pod.spec.resources, pod.status
     if asked is None or (status.resources is None and status.allocatedResources is None):
@@ -483,7 +483,7 @@ def _is_as_asked(resources: ResourceRequirements | None, status: ContainerStatus
     return asked == status.resources and status.allocatedResources in (None, asked.requests)
 
 
-# What is asked for and what the status tells of it, where it tells anything, and where that stands.
+# What is asked for and the status of it, where there is one, and its path.
 def _reported(
     specified: Effective, statuses: Mapping[str, ContainerStatus], of_level: ContainerStatus | None, path: str
 ) -> Iterable[tuple[Quantities, ContainerStatus, str]]:
