@@ -75,7 +75,7 @@ def predicted_pod(facts: PodFacts) -> PredictedPod:
 def _request(pod: Pod) -> Amounts:
     its = effective(pod)
     if its.problem is not None:
-        return Amounts()  # as below
+        return Amounts()
     try:
         request = Amounts(cpu_requests(its).native_millicpu, memory_requests(its).native_bytes)
     except ConfigError:

@@ -449,18 +449,32 @@ def _level_status(pod: Pod) -> ContainerStatus | None:
     asked, status = pod.spec.resources, pod.status
     if asked is None or (status.resources is None and status.allocatedResources is None):
         return None
-    allocated = status.allocatedResources
-    # The kubelet adds the overhead to what is allocated, which a specification does not name.
-    # Source: k8s.io/kubernetes pkg/kubelet/kubelet_pods.go, generateAPIPodStatus.
-    if allocated is not None and asked.requests and (overhead := pod.spec.overhead):
-        path = f"pod {pod.key} status.allocatedResources"
-        allocated = dict(allocated)
-        for name in RESIZABLE:
-            if name in allocated and name in asked.requests and name in overhead:
-                whole = parse_amount(asked.requests[name], path).plus(parse_amount(overhead[name], path))
-                if _decimal(whole) == parse_quantity(allocated[name], f"{path}.{name}"):
-                    allocated[name] = asked.requests[name]
-    return ContainerStatus(allocatedResources=allocated, resources=status.resources)
+    allocated, actual = status.allocatedResources, status.resources
+    if overhead := pod.spec.overhead:
+        path = f"pod {pod.key} status"
+        requests, limits = asked.requests or {}, asked.limits or {}
+        allocated = _without_overhead(allocated, requests, overhead, path)
+        if actual is not None:
+            actual = ResourceRequirements(
+                _without_overhead(actual.requests, requests, overhead, path),
+                _without_overhead(actual.limits, limits, overhead, path),
+            )
+    return ContainerStatus(allocatedResources=allocated, resources=actual)
+
+
+# The kubelet reports a pod's own level with its overhead, which the specification does not name: both together are what
+# is asked for. While a resize waits the overhead counts twice, as for kube-scheduler.
+# Source: k8s.io/kubernetes pkg/kubelet/kubelet_pods.go, generateAPIPodStatus and convertToAPIPodLevelResourcesStatus.
+def _without_overhead(reported: _Written | None, asked: Quantities, overhead: Quantities, path: str) -> _Written | None:
+    if reported is None:
+        return None
+    found = dict(reported)
+    for name in RESIZABLE:
+        if name in reported and name in asked and name in overhead:
+            whole = parse_amount(asked[name], path).plus(parse_amount(overhead[name], path))
+            if _decimal(whole) == parse_quantity(reported[name], f"{path}.{name}"):
+                found[name] = asked[name]
+    return found
 
 
 def _resize_of(status: PodStatus) -> _Resize:

@@ -218,7 +218,7 @@ def whole(asked: dict[str, Any], conditions: list[dict[str, str]] | None = None,
     return msgspec.convert(made, Pod)
 
 
-LESS = {"memory": "1280Mi", "cpu": "1250m"}
+WITH_OVERHEAD = {"memory": "1280Mi", "cpu": "1250m"}
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,18 @@ def test_the_own_level_stands_for_all_containers_and_the_overhead_is_added() -> 
     assert [each.value() for at in its.main if (each := its.limit_of(at, "memory")) is not None] == [2 * GIB] * 2
 
 
-def test_the_kubelets_allocated_resources_have_the_overhead_in_them() -> None:
-    made = msgspec.to_builtins(whole(amounts(1), allocatedResources=LESS, resources=amounts(1)))
+@pytest.mark.parametrize("conditions", [[], REFUSED])
+@pytest.mark.parametrize("actual", [amounts(1), {"requests": WITH_OVERHEAD, "limits": WITH_OVERHEAD}])
+def test_what_the_kubelet_reports_of_the_own_level_has_the_overhead_in_it(
+    conditions: list[dict[str, str]], actual: dict[str, Any]
+) -> None:
+    made = msgspec.to_builtins(whole(amounts(1), conditions, allocatedResources=WITH_OVERHEAD, resources=actual))
     made["spec"]["overhead"] = {"memory": "256Mi", "cpu": "250m"}
     its = effective(msgspec.convert(made, Pod))
+    limit = its.limit("memory")
     assert (its.request("memory").value(), its.request("cpu").milli_value()) == (5 * GIB // 4, 1250)
-    assert its.is_limit_known
+    assert limit is not None
+    assert limit.value() == 5 * GIB // 4
 
 
 @pytest.mark.parametrize(
