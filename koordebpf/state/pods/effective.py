@@ -301,13 +301,15 @@ def possible_limits(pod: Pod, resource: str) -> dict[str, Quantity]:
     is_edited = bool(status.resize) or pod.metadata.generation > 1
     statuses = {each.name: each for each in (*(status.containerStatuses or ()), *(status.initContainerStatuses or ()))}
     specified = _specified(pod, status.qosClass)
+    # A kubelet may report a level of pods that have none: what it adds up of their containers.
+    actual_level = specified.level if specified.level is None or status.resources is None else status.resources
     found: dict[str, Quantity] = {}
     for each in specified.every:
         reported = statuses.get(each.name)
         if reported is None or (reported.resources is None and is_edited):
             continue
         actual = each.limits if reported.resources is None else reported.resources.limits or {}
-        states = [(actual, specified.level if status.resources is None else status.resources)]
+        states = [(actual, actual_level)]
         if not is_refused:
             states.append((each.limits, specified.level))
         try:

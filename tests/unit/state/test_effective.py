@@ -318,3 +318,5 @@ def test_files_of_containers_may_have_the_limit_of_the_pod() -> None:
     assert limits(whole(amounts(1, 2))) == {"c": 2000}
     assert limits(whole(amounts(1, 2), IN_PROGRESS, allocatedResources=ONE, resources=amounts(1, 4))) == {"c": 4000}
     assert limits(whole(amounts(1, 64), REFUSED, allocatedResources=ONE, resources=amounts(1, 4))) == {"c": 4000}
+    # A kubelet reports the sum of containers as the level of a pod that has none.
+    assert limits(resized([], {"requests": ONE}, ONE, {"requests": ONE}, resources=amounts(1, 4))) == {}
