@@ -16,7 +16,8 @@ import msgspec
 
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.quantity import Quantity, parse_quantity
-from koordebpf.state.pods.effective import RESIZABLE, effective, kube_qos_of_pod, scheduled_requests
+from koordebpf.state.pods.effective import effective, kube_qos_of_pod, scheduled_requests
+from koordebpf.state.pods.resources import RESIZABLE
 
 Row = dict[str, Any]
 ROWS: list[Row] = json.loads(gzip.decompress((Path(__file__).parent / "pod_resources.json.gz").read_bytes()))

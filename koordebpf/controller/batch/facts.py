@@ -41,8 +41,9 @@ from koordebpf.policy.batch.formulas import RESOURCES
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION, RESOURCE_STATUS_ANNOTATION
 from koordebpf.slo.pods.qos import koord_priority, koord_qos_or_default
-from koordebpf.state.pods.effective import Effective, effective
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, cpu_requests, memory_requests
+from koordebpf.state.pods.resources import Effective
 from koordebpf.units import NS_PER_S
 
 THIRD_PARTY_ANNOTATION: Final = "node.koordinator.sh/thirdPartyAllocations"

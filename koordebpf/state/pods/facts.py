@@ -20,7 +20,7 @@ from koordebpf.slo.pods.qos import (
     koord_qos_or_default,
     priority_or_default,
 )
-from koordebpf.state.pods.effective import Effective, effective
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.requests import (
     CPU_OF_BAND,
     MEMORY_OF_BAND,
@@ -32,6 +32,7 @@ from koordebpf.state.pods.requests import (
     memory_requests,
     native_memory_of_every_container,
 )
+from koordebpf.state.pods.resources import Effective
 
 READY = "Ready"  # corev1.PodReady
 _DEFAULT_GRACE_S = 30  # k8s.io/api core/v1, DefaultTerminationGracePeriodSeconds

@@ -19,9 +19,10 @@ from koordebpf.slo.pods.extended_resources import (
 )
 from koordebpf.slo.pods.qos import koord_qos
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
-from koordebpf.state.pods.effective import ContainerKind, Effective, EffectiveContainer, effective
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.requests import NATIVE_CPU, NATIVE_MEMORY, cpu_requests
+from koordebpf.state.pods.resources import ContainerKind, Effective, EffectiveContainer
 
 _LIVE = frozenset({"Pending", "Running"})
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koordebpf.quantity import Quantity
-from koordebpf.state.pods.effective import Effective
+from koordebpf.state.pods.resources import Effective
 
 NATIVE_MEMORY = "memory"
 BATCH_MEMORY = "kubernetes.io/batch-memory"

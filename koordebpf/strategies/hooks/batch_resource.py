@@ -14,8 +14,8 @@ import msgspec
 
 from koordebpf.quantity import Quantity
 from koordebpf.slo.pods.extended_resources import BATCH_CPU, BATCH_MEMORY, MAX_BYTES
-from koordebpf.state.pods.effective import largest_moment
 from koordebpf.state.pods.hook_pods import HookContainer, HookPod
+from koordebpf.state.pods.resources import largest_moment
 from koordebpf.strategies.hooks.values import (
     BATCH_RESOURCE,
     MIN_QUOTA_US,

@@ -13,10 +13,11 @@ from koordebpf.kube.cache.objects import Node
 from koordebpf.quantity import Quantity, quantity_bytes
 from koordebpf.slo.pods.qos import koord_qos_or_default
 from koordebpf.slo.strategies.resource_qos import MemoryQOS, ResourceQOSStrategy
-from koordebpf.state.pods.effective import Effective, EffectiveContainer, effective, largest_moment, nothing_granted
+from koordebpf.state.pods.effective import effective, nothing_granted
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.hook_pods import PodDirectory
 from koordebpf.state.pods.requests import NATIVE_MEMORY
+from koordebpf.state.pods.resources import Effective, EffectiveContainer, largest_moment
 
 MEMORY_QOS_ANNOTATION = "koordinator.sh/memoryQOS"  # of a Pod
 _MOST_CHARACTERS = 4096  # Why: all fields together take 400
