@@ -12,7 +12,7 @@ from koordebpf.errors import DecodeError
 from koordebpf.quantity import MOST_AMOUNT
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.view import be_request_millicpu
-from koordebpf.state.pods.effective import granted
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.facts import facts_of_pods
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
 from koordebpf.store.recorder.rounds import RoundEncoder, ShardReader, ShardRounds
@@ -62,8 +62,8 @@ def test_no_amount_that_a_pod_asks_for_keeps_a_round_from_being_recorded(amounts
     large = [pod(f"large-{at}", requests=each).pod for at, each in enumerate(amounts)]
     threes = [replace(each, spec=replace(each.spec, containers=each.spec.containers * 3)) for each in large]
     for each in threes:
-        assert max(memory_requests(each, granted(each)).of(name) for name in RESOURCES) <= MOST_AMOUNT
-        assert max(cpu_requests(each, granted(each)).of(name) for name in RESOURCES) <= MOST_AMOUNT
+        assert max(memory_requests(effective(each)).of(name) for name in RESOURCES) <= MOST_AMOUNT
+        assert max(cpu_requests(effective(each)).of(name) for name in RESOURCES) <= MOST_AMOUNT
     tick = replace(tick, frame=replace(tick.frame, pods=(*tick.frame.pods, *threes)))
     view = view_of_frame(tick.frame, facts=facts_of_pods(tick.frame.pods))
     assert be_request_millicpu(view.pods) <= MOST_AMOUNT  # what a round measures of it is in the frames after it

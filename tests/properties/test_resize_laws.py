@@ -24,19 +24,23 @@ def _resources(memory_gib: int, cpu: int) -> dict[str, dict[str, str]]:
     return {name: {"memory": f"{memory_gib}Gi", "cpu": str(cpu)} for name in ("requests", "limits")}
 
 
-def _pod(asked: Any, allocated: Any, actual: Any, conditions: list[dict[str, str]]) -> Pod:
-    status = {"name": "c", "containerID": "containerd://a", "resources": actual}
-    status |= {"allocatedResources": allocated["requests"]} if allocated else {}
+# `is_whole`: what is asked for is asked for by the pod's own level, and its container has no resources.
+def _pod(asked: Any, allocated: Any, actual: Any, conditions: list[dict[str, str]], *, is_whole: bool) -> Pod:
+    reported = {"resources": actual} | ({"allocatedResources": allocated["requests"]} if allocated else {})
+    spec, nothing = {"resources": asked}, dict[str, Any]()
+    container = {"name": "c"} | (nothing if is_whole else spec)
+    status = {"name": "c", "containerID": "containerd://a"} | (nothing if is_whole else reported)
     return msgspec.convert(
         {
             "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
-            "spec": {"containers": [{"name": "c", "resources": asked}]},
+            "spec": {"containers": [container]} | (spec if is_whole else nothing),
             "status": {
                 "phase": "Running",
                 "qosClass": "Guaranteed",
                 "conditions": conditions,
                 "containerStatuses": [status],
-            },
+            }
+            | (reported if is_whole else nothing),
         },
         Pod,
     )
@@ -47,22 +51,32 @@ def _pod(asked: Any, allocated: Any, actual: Any, conditions: list[dict[str, str
     had=st.builds(_resources, _AMOUNTS, _AMOUNTS),
     conditions=st.sampled_from([_NOTHING_SAID, *_PENDING]),
     has_allocated=st.booleans(),
+    is_whole=st.booleans(),
 )
 def test_what_is_asked_for_changes_nothing_before_it_is_granted(
-    asked: Any, had: Any, conditions: list[dict[str, str]], *, has_allocated: bool
+    asked: Any, had: Any, conditions: list[dict[str, str]], *, has_allocated: bool, is_whole: bool
 ) -> None:
     allocated = had if has_allocated else None
-    before, after = _pod(had, allocated, had, []), _pod(asked, allocated, had, conditions)
+    before = _pod(had, allocated, had, [], is_whole=is_whole)
+    after = _pod(asked, allocated, had, conditions, is_whole=is_whole)
     assert pod_facts(after).terms == pod_facts(before).terms
     assert memory_pod(pod_facts(after)) == memory_pod(pod_facts(before))
-    assert hook_pod(after, "Guaranteed").containers == hook_pod(before, "Guaranteed").containers
+    assert hook_pod(after, "Guaranteed") == hook_pod(before, "Guaranteed")
     assert pod_record(after) == pod_record(before)
     assert predicted_pod(pod_facts(after)) == predicted_pod(pod_facts(before))
 
 
-@given(had=st.builds(_resources, _AMOUNTS, _AMOUNTS), asked=st.builds(_resources, _AMOUNTS, _AMOUNTS))
-def test_what_is_granted_counts_at_once_and_what_shrinks_until_it_is_done(had: Any, asked: Any) -> None:
-    done, had_terms = pod_facts(_pod(asked, asked, asked, [])).terms, pod_facts(_pod(had, had, had, [])).terms
-    moving = pod_facts(_pod(asked, asked, had, [{"type": "PodResizeInProgress", "status": "True"}])).terms
+@given(
+    had=st.builds(_resources, _AMOUNTS, _AMOUNTS),
+    asked=st.builds(_resources, _AMOUNTS, _AMOUNTS),
+    is_whole=st.booleans(),
+)
+def test_what_is_granted_counts_at_once_and_what_shrinks_until_it_is_done(
+    had: Any, asked: Any, *, is_whole: bool
+) -> None:
+    done = pod_facts(_pod(asked, asked, asked, [], is_whole=is_whole)).terms
+    had_terms = pod_facts(_pod(had, had, had, [], is_whole=is_whole)).terms
+    in_progress = [{"type": "PodResizeInProgress", "status": "True"}]
+    moving = pod_facts(_pod(asked, asked, had, in_progress, is_whole=is_whole)).terms
     for name in ("memory_request_bytes", "cpu_request_millicpu"):
         assert getattr(moving, name) == max(getattr(done, name), getattr(had_terms, name))

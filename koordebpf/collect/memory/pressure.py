@@ -13,6 +13,7 @@ from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile, Pressu
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.slo.pods.qos import koord_qos_or_default
 from koordebpf.state.measured import PsiLine, StallShares
+from koordebpf.state.pods.effective import kube_qos_of_pod
 from koordebpf.state.series.store import NodeSeries
 from koordebpf.units import NS_PER_S
 
@@ -40,7 +41,7 @@ class PodPressure:
         index, wanted = self._watch.index, {}
         cgroups = index.pod_cgroups()
         for pod in pods:
-            if koord_qos_or_default(pod.metadata.labels, pod.status.qosClass or "") not in _LATENCY_SENSITIVE:
+            if koord_qos_or_default(pod.metadata.labels, kube_qos_of_pod(pod)) not in _LATENCY_SENSITIVE:
                 continue
             if (cgroup_id := cgroups.get(pod.uid)) is not None and (path := index.path(cgroup_id)) is not None:
                 wanted[cgroup_id] = scope.hierarchy.mount_point / path

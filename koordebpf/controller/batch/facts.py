@@ -42,8 +42,9 @@ from koordebpf.policy.batch.formulas import RESOURCES
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION, RESOURCE_STATUS_ANNOTATION
 from koordebpf.slo.pods.qos import koord_priority, koord_qos_or_default
-from koordebpf.state.pods.effective import granted
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY, cpu_requests, memory_requests
+from koordebpf.state.pods.resources import Effective
 from koordebpf.units import NS_PER_S
 
 THIRD_PARTY_ANNOTATION: Final = "node.koordinator.sh/thirdPartyAllocations"
@@ -143,16 +144,18 @@ def pod_record(pod: Pod) -> PodRecord:
     Raises:  msgspec.DecodeError: a request is no quantity.
     """
     labels = pod.metadata.labels
-    qos = koord_qos_or_default(labels, pod.status.qosClass or "Burstable")
+    its = effective(pod)
+    qos = koord_qos_or_default(labels, its.kube_qos)
     band = koord_priority(labels, pod.spec.priority, qos)
     node = sys.intern(pod.spec.nodeName) if pod.status.phase in _ACTIVE else ""  # thirty have the same
-    cpu, memory = _read(lambda: _granted_amounts(pod))
+    cpu, memory = _read(lambda: _granted_amounts(its))
     return PodRecord(pod.key, band, qos == "LSE", cpu, memory, _zones_of(pod.metadata.annotations), node)
 
 
-def _granted_amounts(pod: Pod) -> tuple[int, int]:
-    its = granted(pod)
-    return cpu_requests(pod, its).native_millicpu, memory_requests(pod, its).native_bytes
+def _granted_amounts(its: Effective) -> tuple[int, int]:
+    if its.problem is not None:
+        raise msgspec.ValidationError(its.problem)
+    return cpu_requests(its).native_millicpu, memory_requests(its).native_bytes
 
 
 def read_node_metric(raw: msgspec.Raw) -> MetricRecord:

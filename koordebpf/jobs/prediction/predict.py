@@ -14,7 +14,7 @@ from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.kube.cache.objects import Node, Pod
 from koordebpf.quantity import quantity_bytes, quantity_millicpu
 from koordebpf.slo.pods.qos import koord_priority, koord_qos_or_default
-from koordebpf.state.pods.effective import granted
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.facts import PodFacts, seconds_of
 from koordebpf.state.pods.requests import NATIVE_CPU, NATIVE_MEMORY, cpu_requests, memory_requests
 from koordebpf.state.prediction import Amounts, HalfLives, ProdPrediction
@@ -74,9 +74,11 @@ def predicted_pod(facts: PodFacts) -> PredictedPod:
 
 
 def _request(pod: Pod) -> Amounts:
+    its = effective(pod)
+    if its.problem is not None:
+        return Amounts()
     try:
-        its = granted(pod)
-        request = Amounts(cpu_requests(pod, its).native_millicpu, memory_requests(pod, its).native_bytes)
+        request = Amounts(cpu_requests(its).native_millicpu, memory_requests(its).native_bytes)
     except ConfigError:
         return Amounts()  # it is in the list of what is wrong with pods already
     return request.at_most(_MOST)

@@ -77,16 +77,20 @@ def _cut(pod: Pod, keys: frozenset[str]) -> Pod:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     bare = Pod(
         replace(meta, labels=None, annotations=None, ownerReferences=None),
-        replace(spec, containers=[], initContainers=None, volumes=None),
+        replace(spec, containers=[], initContainers=None, volumes=None, resources=None),
         replace(
             status,
             conditions=None,
             containerStatuses=None,
             initContainerStatuses=None,
             ephemeralContainerStatuses=None,
+            allocatedResources=None,
+            resources=None,
         ),
     )
     room = _Room((MAX_POD - _size(bare)) // 2)
+    resources = room.of_value(spec.resources, "resources of its own level")
+    of_level = status.resources, status.allocatedResources
     containers = room.of_list(spec.containers, "containers") or []
     init = room.of_list(spec.initContainers, "init containers")
     status = replace(
@@ -96,9 +100,11 @@ def _cut(pod: Pod, keys: frozenset[str]) -> Pod:
         containerStatuses=room.of_list(status.containerStatuses, "statuses of containers"),
         initContainerStatuses=room.of_list(status.initContainerStatuses, "statuses of init containers"),
         ephemeralContainerStatuses=room.of_list(status.ephemeralContainerStatuses, "statuses of ephemeral containers"),
+        resources=room.of_value(of_level[0], "actual resources of its own level"),
+        allocatedResources=room.of_value(of_level[1], "allocated resources of its own level"),
     )
     volumes = room.of_list(spec.volumes, "volumes")
-    spec = replace(bare.spec, containers=containers, initContainers=init, volumes=volumes)
+    spec = replace(bare.spec, containers=containers, initContainers=init, volumes=volumes, resources=resources)
     room.grow((MAX_POD - _size(bare)) // 2)
     labels, annotations = room.named(meta.labels, keys), room.named(meta.annotations, keys)
     meta = replace(
@@ -115,6 +121,10 @@ class _Room:
     def __init__(self, size: int) -> None:
         self._left = size
         self.missing: list[str] = []
+
+    def of_value(self, given: T | None, what: str) -> T | None:
+        found = None if given is None else self.of_list([given], what)
+        return found[0] if found else None
 
     def of_list(self, given: list[T] | None, what: str, is_last: Callable[[T], bool] | None = None) -> list[T] | None:
         if given is None:

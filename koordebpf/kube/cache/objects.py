@@ -84,7 +84,7 @@ class Volume(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class PodSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """corev1.PodSpec."""
+    """corev1.PodSpec; `resources` are those of the pod's own level, since Kubernetes 1.34 by default."""
 
     nodeName: str = ""
     priority: int | None = None
@@ -96,6 +96,7 @@ class PodSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     initContainers: list[Container] | None = None
     volumes: list[Volume] | None = None
     overhead: dict[str, str | int | float] | None = None
+    resources: ResourceRequirements | None = None
 
 
 class StateDetails(msgspec.Struct, frozen=True, gc=False):
@@ -132,7 +133,7 @@ class PodCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class PodStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """corev1.PodStatus."""
+    """corev1.PodStatus; `allocatedResources` and `resources` are of the pod's own level, since Kubernetes 1.35."""
 
     phase: str = ""
     qosClass: str = ""
@@ -142,6 +143,8 @@ class PodStatus(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     containerStatuses: list[ContainerStatus] | None = None
     initContainerStatuses: list[ContainerStatus] | None = None
     ephemeralContainerStatuses: list[ContainerStatus] | None = None
+    allocatedResources: dict[str, str | int | float] | None = None
+    resources: ResourceRequirements | None = None
 
 
 class Pod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -82,6 +82,7 @@ def _spec(found: Mapping[str, Any]) -> PodSpec:
         initContainers=_containers(found["initContainers"]) or None,
         volumes=[_volume(each) for each in found["volumes"]] or None,
         overhead=_amounts(found["overhead"]),
+        resources=_resources(found["resources"]),
     )
 
 
@@ -96,6 +97,8 @@ def _status(found: Mapping[str, Any]) -> PodStatus:
         startTime=_time(found["startTime"]),
         containerStatuses=_statuses(found["containerStatuses"]),
         initContainerStatuses=_statuses(found["initContainerStatuses"]),
+        allocatedResources=_amounts(found["allocatedResources"]),
+        resources=_resources(found["resources"]),
     )
 
 

@@ -83,6 +83,7 @@ POD_TABLE: Final[dict[str, Fields]] = {
         "priorityClassName": (24, "string"),
         "priority": (25, "?int32"),
         "overhead": (32, "*Amount"),
+        "resources": (40, "ResourceRequirements"),
     },
     "PodCondition": {"type": (1, "string"), "status": (2, "string"), "reason": (5, "string")},
     "StateDetails": {},
@@ -107,6 +108,8 @@ POD_TABLE: Final[dict[str, Fields]] = {
         "initContainerStatuses": (10, "*ContainerStatus"),
         "ephemeralContainerStatuses": (13, "*ContainerStatus"),
         "resize": (14, "string"),
+        "allocatedResources": (19, "*Amount"),
+        "resources": (20, "ResourceRequirements"),
     },
 }
 
@@ -241,6 +244,7 @@ def pod_bytes(pod: Pod) -> bytes:
                 "priorityClassName": spec.priorityClassName,
                 "priority": spec.priority,
                 "overhead": _amounts(spec.overhead),
+                "resources": _resources(spec.resources),
             },
             "status": {
                 "phase": status.phase,
@@ -251,6 +255,8 @@ def pod_bytes(pod: Pod) -> bytes:
                 "initContainerStatuses": _statuses(status.initContainerStatuses),
                 "ephemeralContainerStatuses": _statuses(status.ephemeralContainerStatuses),
                 "resize": status.resize,
+                "allocatedResources": _amounts(status.allocatedResources),
+                "resources": _resources(status.resources),
             },
         },
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from decimal import Decimal
 from typing import Annotated
 
 import msgspec
 
 from koordebpf.attribution.static_pods import CONFIG_MIRROR_ANNOTATION
 from koordebpf.errors import ConfigError
-from koordebpf.kube.cache.objects import Pod, ResourceRequirements
-from koordebpf.quantity import parse_quantity
+from koordebpf.kube.cache.objects import Pod
 from koordebpf.slo.pods.cpu_placement import PodCpus, pod_cpus
 from koordebpf.slo.pods.eviction import EVICTION_POLICY_ANNOTATION, eviction_priority, is_eviction_enabled, sub_priority
 from koordebpf.slo.pods.qos import (
@@ -20,10 +18,9 @@ from koordebpf.slo.pods.qos import (
     koord_priority,
     koord_qos,
     koord_qos_or_default,
-    kube_qos_of,
     priority_or_default,
 )
-from koordebpf.state.pods.effective import granted
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.requests import (
     CPU_OF_BAND,
     MEMORY_OF_BAND,
@@ -35,6 +32,7 @@ from koordebpf.state.pods.requests import (
     memory_requests,
     native_memory_of_every_container,
 )
+from koordebpf.state.pods.resources import Effective
 
 READY = "Ready"  # corev1.PodReady
 _DEFAULT_GRACE_S = 30  # k8s.io/api core/v1, DefaultTerminationGracePeriodSeconds
@@ -81,13 +79,8 @@ def pod_facts(pod: Pod) -> PodFacts:
     Cost:   25 µs with three containers that have requests.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
-    try:
-        kube_qos = status.qosClass or _kube_qos_from_spec(pod)
-        terms, cpu_millicpu = _terms(pod, kube_qos)
-    except ConfigError as error:
-        kube_qos = status.qosClass or "Burstable"
-        terms, cpu_millicpu = _terms(_asking_for_nothing(pod), kube_qos)
-        terms = msgspec.structs.replace(terms, problem=str(error))
+    its = effective(pod)
+    terms, cpu_millicpu = _readable_terms(pod, its)
     annotations = meta.annotations or {}
     has_memory_volume, has_host_tmpfs = False, spec.hostIPC
     for volume in spec.volumes or ():
@@ -102,7 +95,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         name=meta.name,
         phase=status.phase,
         is_terminating=meta.deletionTimestamp is not None,
-        kube_qos=kube_qos,
+        kube_qos=its.kube_qos,
         koord_qos=koord_qos(meta.labels),
         koord_qos_label=(meta.labels or {}).get(QOS_LABEL),
         priority=spec.priority,
@@ -136,22 +129,32 @@ def seconds_of(time: str, path: str) -> float:
     return moment.timestamp()
 
 
+def _readable_terms(pod: Pod, its: Effective) -> tuple[PodTerms, int]:
+    problem = its.problem
+    if problem is None:
+        try:
+            return _terms(pod, its)
+        except ConfigError as error:
+            problem = str(error)
+    terms, cpu_millicpu = _terms(pod, Effective(its.key, its.kube_qos))
+    return msgspec.structs.replace(terms, problem=problem), cpu_millicpu
+
+
 # With what it requests of CPU: natively, or as its band does.
-def _terms(pod: Pod, kube_qos: str) -> tuple[PodTerms, int]:
+def _terms(pod: Pod, its: Effective) -> tuple[PodTerms, int]:
     labels, annotations, priority = pod.metadata.labels, pod.metadata.annotations, pod.spec.priority
-    qos = koord_qos_or_default(labels, kube_qos)
+    qos = koord_qos_or_default(labels, its.kube_qos)
     value = priority_or_default(labels, priority, qos)
     band = koord_priority(labels, priority, qos)
     resource, cpu_resource = MEMORY_OF_BAND.get(band, NATIVE_MEMORY), CPU_OF_BAND.get(band, NATIVE_CPU)
-    its = granted(pod)
-    cpu = cpu_requests(pod, its)
+    cpu = cpu_requests(its)
     terms = PodTerms(
         is_enabled=is_eviction_enabled(labels),
         own_priority=eviction_priority(annotations),
         priority=value,
         sub_priority=sub_priority(labels, value),
         memory_resource=resource,
-        memory_request_bytes=memory_requests(pod, its).of(resource),
+        memory_request_bytes=memory_requests(its).of(resource),
         cpu_resource=cpu_resource,
         cpu_request_millicpu=cpu.of(cpu_resource),
         batch_cpu_millicpu=cpu.batch_millicpu,
@@ -161,22 +164,14 @@ def _terms(pod: Pod, kube_qos: str) -> tuple[PodTerms, int]:
         is_ready=any(each.type == READY and each.status == "True" for each in pod.status.conditions or ()),
         labels=labels or {},
         annotations=annotations or {},
-        native_memory_request_bytes=native_memory_of_every_container(pod, its),
-        katalyst_requests=katalyst_requests(pod, its),
+        native_memory_request_bytes=native_memory_of_every_container(its),
+        katalyst_requests=katalyst_requests(its),
         grace_s=_DEFAULT_GRACE_S if (grace_s := pod.spec.terminationGracePeriodSeconds) is None else grace_s,
         deletion_grace_s=pod.metadata.deletionGracePeriodSeconds,
         is_over=pod.metadata.deletionTimestamp is not None and not _runs(pod),
         deleted_s=_deleted_s(pod),
     )
     return terms, max(cpu.native_millicpu, cpu.of(cpu_resource))
-
-
-def _asking_for_nothing(pod: Pod) -> Pod:
-    replace = msgspec.structs.replace
-    main = [replace(each, resources=None) for each in pod.spec.containers]
-    init = [replace(each, resources=None) for each in pod.spec.initContainers or ()]
-    status = replace(pod.status, containerStatuses=None, initContainerStatuses=None)
-    return replace(pod, spec=replace(pod.spec, containers=main, initContainers=init, overhead=None), status=status)
 
 
 # A static pod is controlled by its Node, which is no workload.
@@ -209,17 +204,6 @@ def _runs(pod: Pod) -> bool:
 def _deleted_s(pod: Pod) -> float | None:
     over_s = _moment_s(pod.metadata.deletionTimestamp, f"pod {pod.key} metadata.deletionTimestamp")
     return None if over_s is None else over_s - (pod.metadata.deletionGracePeriodSeconds or 0)
-
-
-def _kube_qos_from_spec(pod: Pod) -> str:
-    path = f"pod {pod.key} spec.containers.resources"
-
-    def amounts(quantities: dict[str, str | int | float] | None) -> dict[str, Decimal]:
-        return {name: parse_quantity(written, f"{path}.{name}") for name, written in (quantities or {}).items()}
-
-    containers = [*pod.spec.containers, *(pod.spec.initContainers or ())]
-    resources = [container.resources or ResourceRequirements() for container in containers]
-    return kube_qos_of((amounts(each.requests), amounts(each.limits)) for each in resources)
 
 
 def _may_be_tmpfs(path: str) -> bool:

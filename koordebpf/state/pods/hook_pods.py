@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 import msgspec
 
 from koordebpf.errors import ConfigError
-from koordebpf.kube.cache.objects import Container, Pod
-from koordebpf.quantity import quantity_bytes, quantity_millicpu
+from koordebpf.kube.cache.objects import Pod
 from koordebpf.slo.pods.extended_resources import (
     BATCH_CPU,
     EXTENDED_RESOURCE_ANNOTATION,
@@ -21,11 +19,11 @@ from koordebpf.slo.pods.extended_resources import (
 )
 from koordebpf.slo.pods.qos import koord_qos
 from koordebpf.slo.strategies.resource_qos import ResourceQOSStrategy
-from koordebpf.state.pods.effective import EffectiveContainers, granted, nothing_granted
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.facts import PodFacts
-from koordebpf.state.pods.requests import NATIVE_CPU, cpu_requests, scheduled_request
+from koordebpf.state.pods.requests import NATIVE_CPU, NATIVE_MEMORY, cpu_requests
+from koordebpf.state.pods.resources import ContainerKind, Effective, EffectiveContainer
 
-ContainerKind = Literal["main", "sidecar", "init"]
 _LIVE = frozenset({"Pending", "Running"})
 
 
@@ -87,7 +85,8 @@ class HookPod(msgspec.Struct, frozen=True, gc=False):
     """One pod. `cgroup_parent` is the directory of its own level below the mount, the same in every hierarchy.
 
     `problems`: sentences on what it asks for and cannot be read; it gets nothing of that. `cpu_request_millicpu` None:
-    its spec is not known, as of a pod that only its runtime knows.
+    its spec is not known, as of a pod that only its runtime knows. `cpu_limit_millicpu` is that of its own level, not
+    the sum of its containers; 0: it has none there, None: nothing tells it.
     """
 
     uid: str
@@ -100,6 +99,7 @@ class HookPod(msgspec.Struct, frozen=True, gc=False):
     containers: tuple[HookContainer, ...] = ()
     problems: tuple[str, ...] = ()
     cpu_request_millicpu: int | None = None
+    cpu_limit_millicpu: int | None = 0
 
     @property
     def koord_qos(self) -> str:
@@ -109,7 +109,7 @@ class HookPod(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_limit_known(self) -> bool:
         """Whether the limits of every container are."""
-        return all(each.is_limit_known for each in self.containers)
+        return self.cpu_limit_millicpu is not None and all(each.is_limit_known for each in self.containers)
 
     @property
     def key(self) -> str:
@@ -126,18 +126,12 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
     Cost:    20 µs with three containers.
     """
     annotations, problems = pod.metadata.annotations or {}, list[str]()
-    try:
-        its = granted(pod)
-    except ConfigError as error:
-        problems.append(f"{error}; what it was resized to and its limits are left alone")
-        its = nothing_granted(pod)
-    spec: list[tuple[Container, ContainerKind]] = [
-        *((each, "main") for each in its.main),
-        *((each, "sidecar" if each.restartPolicy == "Always" else "init") for each in its.init),
-    ]
+    its, of = effective(pod), f"pod {pod.key} "
+    if its.problem is not None:
+        problems.append(f"{its.problem.removeprefix(of)}; what it was resized to and its limits are left alone")
     ids = _container_ids(pod)
     try:
-        batch = _spec_amounts(each for each, _ in spec)
+        batch = _spec_amounts(its)
     except ConfigError as error:
         problems.append(f"{error}; extended resources of the pod are left alone")
         batch = {}
@@ -145,15 +139,16 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
         if not batch and EXTENDED_RESOURCE_ANNOTATION in annotations:
             problems.append(f"annotation {EXTENDED_RESOURCE_ANNOTATION}: no container of the spec has such resources")
     containers: list[HookContainer] = []
-    for each, kind in spec:
-        is_known = each.name not in its.unknown
+    for each in its.every:
+        is_known = its.is_limit_of_known(each, NATIVE_CPU) and its.is_limit_of_known(each, NATIVE_MEMORY)
         try:
-            native = _native(each)
+            native = _native(its, each)
         except ConfigError as error:
-            problems.append(f"{error}; the container's limits are left alone")
+            problems.append(f"{str(error).removeprefix(of)}; the container's limits are left alone")
             native, is_known = (0, 0, 0), False
-        containers.append(HookContainer(each.name, ids.get(each.name), kind, batch.get(each.name), *native, is_known))
-    if batch and not (_is_held(pod, its, BATCH_CPU) and _is_held(pod, its, NATIVE_CPU, -3)):
+        made = HookContainer(each.name, ids.get(each.name), each.kind, batch.get(each.name), *native, is_known)
+        containers.append(made)
+    if batch and not (_is_held(its, BATCH_CPU) and _is_held(its, NATIVE_CPU, -3)):
         containers = [_requesting_nothing(each) for each in containers]
     return HookPod(
         uid=pod.uid,
@@ -165,17 +160,30 @@ def hook_pod(pod: Pod, kube_qos: str, cgroup_parent: str = "") -> HookPod:
         cgroup_parent=cgroup_parent,
         containers=tuple(containers),
         problems=tuple(problems),
-        cpu_request_millicpu=_requested_millicpu(pod, its),
+        cpu_request_millicpu=_requested_millicpu(its),
+        cpu_limit_millicpu=_limited_millicpu(its, problems),
     )
 
 
 # As pod_facts counts it. What cannot be read is named where it counts.
-def _requested_millicpu(pod: Pod, its: EffectiveContainers) -> int:
+def _requested_millicpu(its: Effective) -> int:
     try:
-        requested = cpu_requests(pod, its)
+        requested = cpu_requests(its)
     except ConfigError:
         return 0
     return max(requested.native_millicpu, requested.batch_millicpu)
+
+
+# Of the pod's own level, with its overhead; None: nothing tells it.
+def _limited_millicpu(its: Effective, problems: list[str]) -> int | None:
+    if not its.is_limit_known:
+        return None
+    try:
+        limit = its.limit(NATIVE_CPU) if its.level_limit(NATIVE_CPU) is not None else None
+    except ConfigError as error:
+        problems.append(f"{str(error).removeprefix(f'pod {its.key} ')}; the pod's limits are left alone")
+        return None
+    return 0 if limit is None else min(limit.milli_value(), MAX_MILLICPU)
 
 
 def annotated_pod(pod: HookPod) -> HookPod:
@@ -193,12 +201,10 @@ def annotated_pod(pod: HookPod) -> HookPod:
     return msgspec.structs.replace(pod, containers=named + added)
 
 
-def _spec_amounts(containers: Iterable[Container]) -> dict[str, BatchAmounts]:
+def _spec_amounts(its: Effective) -> dict[str, BatchAmounts]:
     found: dict[str, BatchAmounts] = {}
-    for each in containers:
-        if (resources := each.resources) is None:
-            continue
-        amounts = batch_amounts(resources.requests, resources.limits, f"containers[{each.name}].resources")
+    for each in its.every:
+        amounts = batch_amounts(each.requests, each.limits, f"containers[{each.name}].resources")
         if amounts is not None:
             found[each.name] = amounts
     return found
@@ -210,21 +216,19 @@ def _requesting_nothing(container: HookContainer) -> HookContainer:
 
 
 # Whether 64 bits hold what the pod requests. What cannot be read is named where it counts.
-def _is_held(pod: Pod, its: EffectiveContainers, resource: str, scale: int = 0) -> bool:
+def _is_held(its: Effective, resource: str, scale: int = 0) -> bool:
     try:
-        return scheduled_request(pod, its, resource).is_int64(scale)
+        return its.request(resource).is_int64(scale)
     except ConfigError:
         return True
 
 
-def _native(container: Container) -> tuple[int, int, int]:
-    requests = (container.resources.requests if container.resources else None) or {}
-    limits = (container.resources.limits if container.resources else None) or {}
-    path = f"containers[{container.name}].resources"
+def _native(its: Effective, container: EffectiveContainer) -> tuple[int, int, int]:
+    cpu, memory = its.limit_of(container, NATIVE_CPU), its.limit_of(container, NATIVE_MEMORY)
     return (
-        min(quantity_millicpu(requests.get("cpu", limits.get("cpu", 0)), f"{path}.requests.cpu"), MAX_MILLICPU),
-        min(quantity_millicpu(limits.get("cpu", 0), f"{path}.limits.cpu"), MAX_MILLICPU),
-        min(quantity_bytes(limits.get("memory", 0), f"{path}.limits.memory"), MAX_BYTES),
+        min(its.request_of(container, NATIVE_CPU).milli_value(), MAX_MILLICPU),
+        min(cpu.milli_value(), MAX_MILLICPU) if cpu is not None else 0,
+        min(memory.value(), MAX_BYTES) if memory is not None else 0,
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from koordebpf.kube.cache.objects import Container, Pod
-from koordebpf.quantity import Quantity, parse_amount
-from koordebpf.state.pods.effective import EffectiveContainers
+from koordebpf.quantity import Quantity
+from koordebpf.state.pods.resources import Effective
 
 NATIVE_MEMORY = "memory"
 BATCH_MEMORY = "kubernetes.io/batch-memory"
@@ -79,102 +78,54 @@ class CpuRequests(msgspec.Struct, frozen=True):
         return {BATCH_CPU: self.batch_millicpu, MID_CPU: self.mid_millicpu}.get(resource, self.native_millicpu)
 
 
-def memory_requests(pod: Pod, its: EffectiveContainers) -> MemoryRequests:
-    """Return what the pod has of what it asks for, as kubelet and kube-scheduler add it up.
+def memory_requests(its: Effective) -> MemoryRequests:
+    """Return what a pod has of what it requests of memory.
 
-    Extended: summed over containers and sidecars (init containers with restartPolicy Always). Native: that sum, or
-    the largest moment of the init containers if that is more, plus the pod's overhead. `its`: what of it is `granted`.
+    Native: as kubelet and kube-scheduler add it up. Extended: summed over containers and sidecars, as Koordinator does.
     A sum that 64 bits do not hold is what Go makes of it, mostly 0: by that number the pod came to the node.
 
-    Source: k8s.io/component-helpers resource.PodRequests; koordinator pkg/util/extended_resource.go.
     Raises: ConfigError: a quantity is none, or negative.
     """
     return MemoryRequests(
-        scheduled_request(pod, its, NATIVE_MEMORY).value(),
-        _extended(pod, its, BATCH_MEMORY).value(),
-        _extended(pod, its, MID_MEMORY).value(),
+        its.request(NATIVE_MEMORY).value(),
+        its.extended_request(BATCH_MEMORY).value(),
+        its.extended_request(MID_MEMORY).value(),
     )
 
 
-def cpu_requests(pod: Pod, its: EffectiveContainers) -> CpuRequests:
+def cpu_requests(its: Effective) -> CpuRequests:
     """Return the same of CPU.
 
     Raises: ConfigError: a quantity is none, or negative.
     """
     return CpuRequests(
-        scheduled_request(pod, its, NATIVE_CPU).milli_value(),
-        _extended(pod, its, BATCH_CPU).value(),
-        _extended(pod, its, MID_CPU).value(),
+        its.request(NATIVE_CPU).milli_value(),
+        its.extended_request(BATCH_CPU).value(),
+        its.extended_request(MID_CPU).value(),
     )
 
 
-def scheduled_request(pod: Pod, its: EffectiveContainers, resource: str) -> Quantity:
-    """Return what kube-scheduler counts of one resource, whichever it is: native ones are counted so.
-
-    Raises: ConfigError: a quantity is none, or negative.
-    """
-    path = f"pod {pod.key} spec"
-    request = max(_extended(pod, its, resource), _init_peak(its.init, resource, path))
-    overhead = (pod.spec.overhead or {}).get(resource)
-    return request if overhead is None else request.plus(parse_amount(overhead, f"{path}.overhead.{resource}"))
-
-
-def native_memory_of_every_container(pod: Pod, its: EffectiveContainers) -> int | None:
+def native_memory_of_every_container(its: Effective) -> int | None:
     """Return the memory that the containers request, without init containers; None: one of them requests none.
 
-    Raises: ConfigError: a quantity is none, or negative.
-    """
-    path = f"pod {pod.key} spec"
-    requests = [_request(container, NATIVE_MEMORY, path) for container in its.main]
-    return _sum(requests).value() or None if all(each.value() for each in requests) else None
-
-
-def katalyst_requests(pod: Pod, its: EffectiveContainers) -> dict[str, int]:
-    """Return what the pod has of Katalyst's resources, by resource, as native ones are counted.
+    Where the pod's own level requests memory, it is that.
 
     Raises: ConfigError: a quantity is none, or negative.
     """
-    if not _names_any(pod):
+    if (of_level := its.level_request(NATIVE_MEMORY)) is not None:
+        return of_level.value() or None
+    requests = [its.request_of(container, NATIVE_MEMORY) for container in its.main]
+    if not all(each.value() for each in requests):
+        return None
+    return functools.reduce(Quantity.plus, requests, Quantity()).value() or None
+
+
+def katalyst_requests(its: Effective) -> dict[str, int]:
+    """Return what a pod has of Katalyst's resources, by resource, as native ones are counted.
+
+    Raises: ConfigError: a quantity is none, or negative.
+    """
+    if not its.names_any(KATALYST_RESOURCES):  # most pods name none: to add them up takes ten times as long
         return {}
-    amounts = {resource: scheduled_request(pod, its, resource).value() for resource in sorted(KATALYST_RESOURCES)}
+    amounts = {resource: its.request(resource).value() for resource in sorted(KATALYST_RESOURCES)}
     return {resource: amount for resource, amount in amounts.items() if amount}
-
-
-# Most pods name none: to add them up takes ten times as long.
-def _names_any(pod: Pod) -> bool:
-    for container in (*pod.spec.containers, *(pod.spec.initContainers or ())):
-        if (resources := container.resources) is not None:
-            for written in (resources.requests, resources.limits):
-                if written and not KATALYST_RESOURCES.isdisjoint(written):
-                    return True
-    return not KATALYST_RESOURCES.isdisjoint(pod.spec.overhead or ())
-
-
-def _extended(pod: Pod, its: EffectiveContainers, resource: str) -> Quantity:
-    sidecars = [container for container in its.init if container.restartPolicy == "Always"]
-    path = f"pod {pod.key} spec"
-    return _sum(_request(container, resource, path) for container in [*its.main, *sidecars])
-
-
-def _init_peak(init: Iterable[Container], resource: str, path: str) -> Quantity:
-    # Init containers run one after the other, each beside the sidecars that started before it.
-    peak = started = Quantity()
-    for container in init:
-        moment = started.plus(_request(container, resource, path))
-        if container.restartPolicy == "Always":
-            started = moment
-        peak = max(peak, moment)
-    return peak
-
-
-def _request(container: Container, resource: str, path: str) -> Quantity:
-    # The API server writes a limit without a request as both; a Pod from a file has not been there.
-    resources = container.resources
-    for written in (resources.requests, resources.limits) if resources else ():
-        if written and resource in written:
-            return parse_amount(written[resource], f"{path}.containers[{container.name}].resources.{resource}")
-    return Quantity()
-
-
-def _sum(amounts: Iterable[Quantity]) -> Quantity:
-    return functools.reduce(Quantity.plus, amounts, Quantity())

@@ -380,7 +380,8 @@ def _of_pod(measured: BurstPod, pod: HookPod, strategy: CPUBurstStrategy, state:
         )
         if (burst_us := _burst_us(each, made.burst, own)) is not None:
             bursts[each.path] = burst_us
-    level = _pod_level(measured, before, containers.values())
+    percent = None if pod.cpu_limit_millicpu == 0 else own.cfsQuotaBurstPercent
+    level = _pod_level(measured, before, containers.values(), percent)
     return _PodBurst(
         containers,
         level,
@@ -399,8 +400,11 @@ def _burst_us(measured: BurstContainer, burst: ContainerBurst, strategy: CPUBurs
     return min(burst.limit_us * percent // 100, burst.level.own_us)
 
 
-# What its containers have beyond their own is added to what a pod has; None: it has no limit.
-def _pod_level(measured: BurstPod, before: Level | None, containers: Iterable[Judged]) -> Level | None:
+# What its containers have beyond their own is added to what a pod has; None: it has no limit. The limits of containers
+# below a limit of the pod's own level may come to any multiple of that, so that it bounds them: `percent` of it.
+def _pod_level(
+    measured: BurstPod, before: Level | None, containers: Iterable[Judged], percent: int | None
+) -> Level | None:
     held = measured.quota_us
     if held is None:
         return None
@@ -408,6 +412,8 @@ def _pod_level(measured: BurstPod, before: Level | None, containers: Iterable[Ju
         return before.left(held)
     level = level_of(held) if before is None else before.seen(held)
     more = sum(each.burst.level.wanted_us - each.burst.level.own_us for each in containers)
+    if percent is not None:
+        more = min(more, max(level.own_us * (percent - _FULL) // _FULL, 0))
     return msgspec.structs.replace(level, wanted_us=level.own_us + more)
 
 

@@ -9,11 +9,10 @@ import msgspec
 
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import MIN_QUOTA_US
-from koordebpf.kube.cache.objects import Container, ContainerStatus, Node, Pod, ResourceRequirements
-from koordebpf.quantity import quantity_millicpu
+from koordebpf.kube.cache.objects import Node, Pod
 from koordebpf.slo.convert import decode_object, overlaid
 from koordebpf.slo.strategies.cpu_burst import CPUBurstStrategy
-from koordebpf.state.pods.effective import is_resize_refused
+from koordebpf.state.pods.effective import possible_limits
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.hook_pods import HookPod, KnownHookPods
 from koordebpf.state.pods.requests import NATIVE_CPU
@@ -172,40 +171,10 @@ def is_above_limit(quota_us: int, period_us: int, limit_millicpu: int) -> bool:
 
 
 def written_limits(pod: Pod) -> Iterator[WrittenLimit]:
-    """Yield the limits of the containers that run; not of those without one, or whose limit nothing says for sure.
-
-    While a container is resized its quota is that of the old limit or of the new one: the larger counts. Of a resize
-    that was refused it is the old one.
-
-    Source:  status.containerStatuses[].resources, since Kubernetes 1.33 by default. A kubelet that writes none has not
-             changed a quota since the pod was made: where its specification has been edited since, nothing is known.
-    """
+    """Yield the CPU limits of the containers that run; not of those without one, or whose limit nothing tells."""
     status = pod.status
-    statuses = {each.name: each for each in (*(status.containerStatuses or ()), *(status.initContainerStatuses or ()))}
-    is_refused = is_resize_refused(pod)
-    # metadata.generation counts edits of a pod since 1.33; status.resize is of older API servers.
-    is_edited = bool(status.resize) or pod.metadata.generation > 1
-    for each in (*pod.spec.containers, *(pod.spec.initContainers or ())):
-        found = statuses.get(each.name)
-        container_id = found.containerID.partition("://")[2] if found else ""
-        if found is None or not container_id or (found.resources is None and is_edited):
-            continue
-        try:
-            limits = list(_limits(each, found, is_refused))
-        except ConfigError:
-            continue  # the agent says so
-        if all(limits):
-            yield WrittenLimit(container_id, f"{pod.key} {each.name}", max(limits))
-
-
-# 0: none.
-def _limits(container: Container, status: ContainerStatus, is_refused: bool) -> Iterator[int]:
-    if status.resources is not None:
-        yield _limit(status.resources)
-    if status.resources is None or not is_refused:
-        yield _limit(container.resources)
-
-
-def _limit(resources: ResourceRequirements | None) -> int:
-    limits = (resources.limits if resources else None) or {}
-    return quantity_millicpu(limits.get("cpu", 0), "limits.cpu")
+    limits = possible_limits(pod, NATIVE_CPU)
+    for each in (*(status.containerStatuses or ()), *(status.initContainerStatuses or ())):
+        container_id, limit = each.containerID.partition("://")[2], limits.get(each.name)
+        if container_id and limit is not None:
+            yield WrittenLimit(container_id, f"{pod.key} {each.name}", limit.milli_value())

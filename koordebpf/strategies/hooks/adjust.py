@@ -43,10 +43,10 @@ __all__ = [
 
 
 def normalized_pod(pod: HookPod, rules: HookRules) -> Setting[int] | None:
-    """Return the quota of the pod's own level; None: one of its containers has no limit, or there is no ratio."""
+    """Return the quota of the pod's own level; None: it has no limit, or there is no ratio."""
     if rules.normalization_ratio is None or all(each.kind == "init" for each in pod.containers):
         return None
-    limit = limit_of(pod, lambda each: each.cpu_limit_millicpu)
+    limit = pod.cpu_limit_millicpu or limit_of(pod, lambda each: each.cpu_limit_millicpu)
     if limit <= 0:
         return None
     return Setting(quota_of(limit, rules.normalization_ratio), CPU_NORMALIZATION, _SOURCE)

@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from koordebpf.quantity import Quantity
 from koordebpf.slo.pods.extended_resources import BATCH_CPU, BATCH_MEMORY, MAX_BYTES
 from koordebpf.state.pods.hook_pods import HookContainer, HookPod
+from koordebpf.state.pods.resources import largest_moment
 from koordebpf.strategies.hooks.values import (
     BATCH_RESOURCE,
     MIN_QUOTA_US,
@@ -123,12 +125,9 @@ def _memory(limit_bytes: int, path: str = "") -> Setting[int]:
     return _setting(limit_bytes, source) if limit_bytes > 0 else _setting(UNLIMITED, f"{source}: none")
 
 
-# Main containers and sidecars together, or an init container beside the sidecars if that is more.
 def _most_at_once(pod: HookPod, amount: Callable[[HookContainer], int]) -> int:
-    steady = sum(amount(each) for each in pod.containers if each.kind != "init")
-    beside = sum(amount(each) for each in pod.containers if each.kind == "sidecar")
-    init = (beside + amount(each) for each in pod.containers if each.kind == "init")
-    return min(max(steady, *init, 0), MAX_BYTES)
+    found = largest_moment((Quantity(amount(each)), each.kind) for each in pod.containers)
+    return min(found.unscaled, MAX_BYTES)
 
 
 # A container that asks for no extended resource counts by its native ones: a side container that was injected.

@@ -10,14 +10,15 @@ import msgspec
 from koordebpf.decoding import decoder
 from koordebpf.errors import ConfigError
 from koordebpf.kernel.cgroup.files import CgroupFile
-from koordebpf.kube.cache.objects import Container, Node
-from koordebpf.quantity import quantity_bytes
+from koordebpf.kube.cache.objects import Node
+from koordebpf.quantity import Quantity, quantity_bytes
 from koordebpf.slo.pods.qos import koord_qos_or_default
 from koordebpf.slo.strategies.resource_qos import MemoryQOS, ResourceQOSStrategy
-from koordebpf.state.pods.effective import RESIZABLE, EffectiveContainers, granted, nothing_granted
+from koordebpf.state.pods.effective import effective, nothing_granted
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.hook_pods import PodDirectory
-from koordebpf.state.pods.requests import NATIVE_MEMORY, scheduled_request
+from koordebpf.state.pods.requests import NATIVE_MEMORY
+from koordebpf.state.pods.resources import Effective, EffectiveContainer, largest_moment
 
 MEMORY_QOS_ANNOTATION = "koordinator.sh/memoryQOS"  # of a Pod
 _MOST_CHARACTERS = 4096  # Why: all fields together take 400
@@ -102,7 +103,8 @@ class MemoryPod(msgspec.Struct, frozen=True, gc=False):
 
     `request_bytes`  of the whole pod, as far as it is granted, at least what its containers request together; of the
                      memory that its band of priority asks for: native, batch or mid.
-    `limit_bytes`    of its containers together; 0: one of them has none.
+    `limit_bytes`    of its own level or of its containers together, with its overhead; 0: one of them has none.
+    `is_level_known` False: nothing tells the limit of its own level.
     `is_overcommitted`  what it requests, others have requested and do not use: batch and mid memory.
     `problems`       sentences on what of it cannot be read.
     """
@@ -117,11 +119,12 @@ class MemoryPod(msgspec.Struct, frozen=True, gc=False):
     own: PodMemoryQOS | None = None
     problems: tuple[str, ...] = ()
     is_overcommitted: bool = False
+    is_level_known: bool = True
 
     @property
     def is_limit_known(self) -> bool:
-        """Whether that of every container is."""
-        return all(each.is_limit_known for each in self.containers)
+        """Whether that of its own level and of every container is."""
+        return self.is_level_known and all(each.is_limit_known for each in self.containers)
 
 
 def memory_pod(facts: PodFacts) -> MemoryPod:
@@ -132,7 +135,10 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
     Cost:    15 µs with three containers.
     """
     problems: list[str] = []
-    terms, spec, status = facts.terms, facts.pod.spec, facts.pod.status
+    terms, status, its = facts.terms, facts.pod.status, effective(facts.pod)
+    resource, of = terms.memory_resource, f"pod {facts.pod.key} "
+    if its.problem is not None:
+        problems.append(f"{its.problem.removeprefix(of)}; it requests nothing")
     ids = {
         each.name: found
         for each in (*(status.containerStatuses or ()), *(status.initContainerStatuses or ()))
@@ -144,24 +150,20 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         problems.append(f"{error}; the pod has what its class has")
         own = None
     try:
-        its = granted(facts.pod)
-        amounts = [_amounts(each, terms.memory_resource) for each in its.every]
-        requested = scheduled_request(facts.pod, its, terms.memory_resource)
+        amounts = [_amounts(its, each, resource) for each in its.every]
+        requested, limit = its.request(resource), its.limit(resource)
         request_bytes = min(requested.value(), _MOST_BYTES)
+        limit_bytes = 0 if limit is None else min(limit.value(), _MOST_BYTES)
         if not requested.is_int64():
             amounts = [(0, limit) for _, limit in amounts]
     except ConfigError as error:
-        problems.append(f"{error}; it requests nothing")
-        its = nothing_granted(facts.pod)
-        amounts, request_bytes = [(0, 0)] * len(its.every), 0
-    every = its.every
-    is_init = [at >= len(spec.containers) and each.restartPolicy != "Always" for at, each in enumerate(every)]
-    lasting = [amount for amount, ends in zip(amounts, is_init, strict=True) if not ends]
-    at_start = [request for (request, _), ends in zip(amounts, is_init, strict=True) if ends]
-    sidecars = sum(request for request, _ in lasting[len(spec.containers) :])
+        problems.append(f"{str(error).removeprefix(of)}; it requests nothing")
+        its = nothing_granted(its)
+        amounts, request_bytes, limit_bytes = [(0, 0)] * len(its.every), 0, 0
+    moments = [(Quantity(request), each.kind) for each, (request, _) in zip(its.every, amounts, strict=True)]
     containers = (
-        MemoryContainer(each.name, ids.get(each.name), *amount, _is_known(each, its, terms.memory_resource))
-        for each, amount in zip(every, amounts, strict=True)
+        MemoryContainer(each.name, ids.get(each.name), *amount, its.is_limit_of_known(each, resource))
+        for each, amount in zip(its.every, amounts, strict=True)
     )
     return MemoryPod(
         uid=facts.uid,
@@ -169,30 +171,20 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         class_name=CLASSES.get(koord_qos_or_default(terms.labels, facts.kube_qos), "lsClass"),
         kube_qos=facts.kube_qos,
         # No container is to be protected more than its pod, an init container beside sidecars neither.
-        request_bytes=min(
-            max(request_bytes, sum(each for each, _ in lasting), *(sidecars + each for each in at_start)), _MOST_BYTES
-        ),
-        limit_bytes=sum(each for _, each in lasting) if all(each for _, each in lasting) else 0,
+        request_bytes=min(max(request_bytes, largest_moment(moments).unscaled), _MOST_BYTES),
+        limit_bytes=limit_bytes,
         containers=tuple(containers),
         own=own,
         problems=tuple(problems),
-        is_overcommitted=terms.memory_resource != NATIVE_MEMORY,
+        is_overcommitted=resource != NATIVE_MEMORY,
+        is_level_known=its.is_limit_known or resource != NATIVE_MEMORY,
     )
 
 
-# No resize changes a limit on extended memory.
-def _is_known(container: Container, its: EffectiveContainers, resource: str) -> bool:
-    return resource not in RESIZABLE or container.name not in its.unknown
-
-
-# Request and limit. The API server writes a limit without a request as both; a Pod from a file has not been there.
-def _amounts(container: Container, resource: str) -> tuple[int, int]:
-    requests = (container.resources.requests if container.resources else None) or {}
-    limits = (container.resources.limits if container.resources else None) or {}
-    path = f"containers[{container.name}].resources"
-    limit = min(quantity_bytes(limits.get(resource, 0), f"{path}.limits.{resource}"), _MOST_BYTES)
-    request = quantity_bytes(requests.get(resource, limit), f"{path}.requests.{resource}")
-    return min(request, _MOST_BYTES), limit
+# Request and limit.
+def _amounts(its: Effective, container: EffectiveContainer, resource: str) -> tuple[int, int]:
+    request, limit = its.request_of(container, resource), its.limit_of(container, resource)
+    return min(request.value(), _MOST_BYTES), 0 if limit is None else min(limit.value(), _MOST_BYTES)
 
 
 class Protection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

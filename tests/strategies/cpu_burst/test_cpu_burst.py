@@ -15,12 +15,31 @@ from koordebpf.strategies.cpu_burst.decide import CPU_BURST, Tokens, is_allowed,
 from koordebpf.strategies.cpu_burst.values import CPU_BURST_ANNOTATION, BurstSettings, burst_view
 from koordebpf.units import NS_PER_S
 from tests.support.values.cpu_burst import AUTO, CPU, ONE, POD, TWO, BurstNode, container, pod, values, web
+from tests.support.values.resized import whole
 
 QUOTA, BURST = "cpu.cfs_quota_us", "cpu.cfs_burst_us"
 
 
 def annotated(**fields: object) -> dict[str, str]:
     return {CPU_BURST_ANNOTATION: json.dumps(fields)}
+
+
+class TestOwnLevel:
+    def grown(self, cpus: str, containers: dict[str, dict[str, object]], quotas: list[int]) -> list[int]:
+        """Return the quotas of the pod and its containers after twenty rounds; all are throttled."""
+        node = BurstNode(whole(web(containers=containers), {"limits": {"cpu": cpus}}, beside_containers=True))
+        held = dict(zip((POD, ONE, TWO), quotas, strict=True))
+        for _ in range(20):
+            both = container("a", quota_us=held[ONE]), container("b", quota_us=held[TWO])
+            decided = values(node.round(pod(*both, quota_us=held[POD])))
+            held |= {path: value for (path, file), value in decided.items() if file == QUOTA}
+        return list(held.values())
+
+    def test_its_limit_bounds_the_bursts_of_its_containers_together(self):
+        assert self.grown("1", {"a": CPU, "b": CPU}, [100_000] * 3) == [300_000] * 3
+
+    def test_containers_without_a_limit_have_its_limit(self):
+        assert self.grown("2", {"a": {}, "b": {}}, [200_000] * 3) == [600_000] * 3
 
 
 class TestRaising:

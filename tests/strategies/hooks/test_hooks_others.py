@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from koordebpf.policy.cpu_normalization import RATIO_ANNOTATION, normalization_ratio
 from koordebpf.slo.spec import parse_spec
+from koordebpf.state.pods.hook_pods import hook_pod
 from koordebpf.strategies.hooks.adjust import HookRules, container_adjustment, pod_adjustment
 from koordebpf.strategies.hooks.group_identity import application_identity, directory_identity
-from tests.support.values.hooks import batch, hook_pod_of
+from tests.support.values.hooks import batch, batch_pod_object, hook_pod_of
+from tests.support.values.resized import whole
 
 
 def qos_of(policy: str | None = None, **classes: dict[str, object]):
@@ -106,6 +108,10 @@ class TestCpuNormalization:
 
     def test_what_has_no_limit_gets_none(self):
         assert self.quotas(hook_pod_of("LS", {"a": self.CPU, "b": {}})) == [None, 83_334, None]
+
+    def test_a_pod_with_a_limit_of_its_own_level_has_that_and_so_have_its_containers_without_one(self):
+        limited = whole(batch_pod_object("LS", {"a": {}, "b": {}}, kube_qos="Burstable"), {"limits": {"cpu": "2"}})
+        assert self.quotas(hook_pod(limited, "Burstable")) == [166_667] * 3
 
     def test_without_a_ratio_nothing_is_set(self):
         rules = HookRules(hooks=self.RULES.hooks)

@@ -24,6 +24,7 @@ from koordebpf.strategies.memory_qos.values import (
 from koordebpf.units import PAGE_BYTES
 from tests.support.values.hooks import batch_pod_object
 from tests.support.values.memory_qos import ANOLIS, GIB, MIB, V1, V2, memory, memory_pod_of, memory_qos, rules_of
+from tests.support.values.resized import whole
 
 MIN, LOW, HIGH = "memory.min", "memory.low", "memory.high"
 BATCH = "kubernetes.io/batch-memory"
@@ -66,6 +67,15 @@ class TestPod:
             "a": {MIN: GIB * 20 // 100, LOW: GIB // 2, HIGH: (GIB + GIB * 80 // 100) // PAGE_BYTES * PAGE_BYTES},
             "b": {MIN: GIB * 20 // 100, LOW: GIB // 2, HIGH: GIB + 15 * GIB * 80 // 100 // PAGE_BYTES * PAGE_BYTES},
         }
+
+    def test_what_a_pod_has_at_its_own_level_protects_it_and_limits_its_containers(self):
+        pod = whole(batch_pod_object("LS", {"a": {}, "b": {}}, kube_qos="Burstable"), memory("8Gi", "12Gi"))
+        high = 12 * GIB * 80 // 100 // PAGE_BYTES * PAGE_BYTES
+        assert of_pod(memory_pod(pod_facts(pod)), rules_of(ls=LS)) == {
+            "": {MIN: 8 * GIB * 20 // 100, LOW: 4 * GIB},
+            **{name: {MIN: 0, LOW: 0, HIGH: high} for name in "ab"},
+        }
+        assert memory_pod(pod_facts(pod)).limit_bytes == 12 * GIB
 
     def test_low_is_at_least_min_and_high_too(self):
         pod = memory_pod_of("LS", {"a": memory("1Gi", "1Gi")})
@@ -127,7 +137,7 @@ class TestPod:
             sidecars={"s": memory("1Gi", 0, BATCH)},
         )  # fmt: skip
         found = of_pod(pod, rules_of(be={"minLimitPercent": 100}))
-        assert [found[name][MIN] // GIB for name in ("", "a", "i", "s")] == [4, 1, 3, 1]
+        assert [found[name][MIN] // GIB for name in ("", "a", "i", "s")] == [3, 1, 3, 1]  # the sidecar starts later
 
     def test_a_container_that_is_not_there_yet_gets_nothing_and_its_pod_what_it_asks_for(self):
         pod = memory_pod_of("LS", {"a": memory("1Gi")})
@@ -138,7 +148,7 @@ class TestPod:
         pod = memory_pod_of("LS", {"a": memory("much"), "b": memory("1Gi")})
         assert of_pod(pod, rules_of(ls=LS))[""] == {MIN: 0, LOW: 0}
         (problem,) = pod_writes(pod, directory_of(pod), rules_of(ls=LS)).problems
-        assert problem.startswith("pod team/web: containers[a].resources.requests.memory: 'much': must be")
+        assert problem.startswith("pod team/web: spec.containers[a].resources.memory: 'much': must be")
 
 
 class TestFiles:

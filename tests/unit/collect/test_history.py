@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from koordebpf.agent.jobs import open_schedule
 from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.history import Forecasts, NodeHistory
 from koordebpf.collect.memory.pressure import PodPressure
-from koordebpf.kube.cache.objects import ClusterState
+from koordebpf.kube.cache.objects import ClusterState, Pod
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure
 from koordebpf.state.series.store import node_series
 from koordebpf.state.stalls.windows import NODE
@@ -163,6 +164,26 @@ class TestPodPressure:
         made.collect(0, node_series())
         assert watched == []
         made.close()
+        node.close()
+
+    def test_a_pod_without_a_class_in_its_status_has_that_of_its_requests(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        node = StalledNode(tmp_path, 2)
+        requests = {"requests": {"memory": "1Gi"}}
+        specs: list[Any] = [
+            {"containers": [{"name": "main", "resources": requests}]},
+            {"containers": [{"name": "main"}], "resources": requests},
+            {"containers": [{"name": "main"}]},
+        ]
+        found: list[list[int]] = []
+        for spec in specs:
+            pod = msgspec.convert({"metadata": {"name": "web", "namespace": "shop", "uid": "web"}, "spec": spec}, Pod)
+            made, _ = self.collector(node, (pod,))
+            monkeypatch.setattr(made.triggers, "keep_only", lambda paths: (found.append(sorted(paths)), ([], []))[1])
+            made.collect(0, node_series())
+            made.close()
+        assert found[::2] == [[node.id("web")], [node.id("web")], []]
         node.close()
 
     def test_v1_has_none_and_the_schedule_closes_its_collectors(self, tmp_path: Path):

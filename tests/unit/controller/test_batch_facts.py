@@ -60,6 +60,19 @@ class TestPods:
         assert read_pod(raw(pod(None, labels={"koordinator.sh/qosClass": "BE"}))).band == "koord-batch"
         assert read_pod(raw(pod(None))).band == "koord-prod"
 
+    def test_a_pod_as_a_whole_requests_what_its_own_level_does(self) -> None:
+        made = pod()
+        made["spec"]["resources"] = {"requests": {"cpu": "8"}, "limits": {"memory": "16Gi"}}
+        found = read_pod(raw(made))
+        assert (found.cpu_millicpu, found.memory_bytes) == (8000, 2 * GIB)  # of memory its containers name a request
+
+    def test_without_a_class_in_the_status_that_of_the_requests_counts(self) -> None:
+        made = pod(None)
+        del made["status"]["qosClass"]
+        assert read_pod(raw(made)).band == "koord-prod"
+        made["spec"]["containers"] = [{"name": "c"}]
+        assert read_pod(raw(made)).band == "koord-batch"
+
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Unknown", ""])
     def test_one_that_is_neither_running_nor_pending_is_of_no_node(self, phase: str) -> None:
         assert read_pod(raw(pod(phase=phase))).node == ""

@@ -67,6 +67,9 @@ FLOODS: dict[str, Callable[[str], dict[str, Any]]] = {
     "resources": lambda name: of_spec(
         name, initContainers=[{"name": "c", "resources": {"limits": {f"a/{at}": "1" for at in range(100_000)}}}]
     ),
+    "resources of the pod": lambda name: of_spec(
+        name, resources={"requests": {f"hugepages-{at}": "1" for at in range(60_000)}}
+    ),
     "volumes": lambda name: of_spec(name, volumes=[{"name": f"v{at}", "emptyDir": {}} for at in range(40_000)]),
     "a path": lambda name: of_spec(name, volumes=[{"name": "v", "hostPath": {"path": "/" * LARGE}}]),
     "conditions": lambda name: of_status(

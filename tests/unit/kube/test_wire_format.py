@@ -86,6 +86,7 @@ POD = {
             24: ("priorityClassName", "koord-batch"),
             25: ("priority", -5),
             32: ("overhead", [AMOUNT]),
+            40: ("resources", REQUIREMENTS),
         },
     ),
     3: (
@@ -99,6 +100,8 @@ POD = {
             10: ("initContainerStatuses", [STATUS]),
             13: ("ephemeralContainerStatuses", [STATUS]),
             14: ("resize", "Deferred"),
+            19: ("allocatedResources", [AMOUNT]),
+            20: ("resources", REQUIREMENTS),
         },
     ),
 }

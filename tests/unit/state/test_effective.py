@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from koordebpf.controller.batch.facts import pod_record
-from koordebpf.errors import ConfigError
 from koordebpf.jobs.prediction.predict import predicted_pod
 from koordebpf.kube.cache.objects import Pod
 from koordebpf.kube.plugins.given_source import given_pod
 from koordebpf.kube.plugins.pods import pod_bytes
-from koordebpf.state.pods.effective import granted
+from koordebpf.state.pods.effective import effective, kube_qos_of_pod, possible_limits, scheduled_requests
 from koordebpf.state.pods.facts import pod_facts
 from koordebpf.state.pods.hook_pods import hook_pod
 from koordebpf.state.pods.requests import cpu_requests, memory_requests
@@ -93,7 +92,7 @@ def test_what_is_granted_and_limits(pod: Pod, granted_gib: int, limit_gib: int |
     of_memory = memory_pod(facts)
     (container,) = hook_pod(pod, "Guaranteed").containers
     for each in (pod, given_pod(pod_bytes(pod))):
-        assert memory_requests(each, granted(each)).native_bytes == granted_gib * GIB
+        assert memory_requests(effective(each)).native_bytes == granted_gib * GIB
     assert pod_record(pod).memory_bytes == predicted_pod(facts).request.memory_bytes == granted_gib * GIB
     assert facts.terms.memory_request_bytes == granted_gib * GIB
     assert facts.terms.native_memory_request_bytes == (granted_gib * GIB or None)
@@ -112,9 +111,9 @@ def test_names_that_only_the_status_has_are_what_hooks_wrote(conditions: list[di
     (container,) = hook_pod(pod, "BestEffort").containers
     assert (container.cpu_request_millicpu, container.cpu_limit_millicpu, container.memory_limit_bytes) == (0, 0, 0)
     assert container.is_limit_known
-    requests = cpu_requests(pod, granted(pod))
+    requests = cpu_requests(effective(pod))
     assert (requests.native_millicpu, requests.batch_millicpu) == (0, 4000)
-    assert memory_requests(pod, granted(pod)).native_bytes == 0
+    assert memory_requests(effective(pod)).native_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -172,17 +171,16 @@ def test_a_status_that_is_unusable_leaves_limits_alone() -> None:
 def test_cpu_of_a_refused_resize_raises_no_quota() -> None:
     pod = resized(REFUSED, None, ONE, amounts(1))
     (container,) = hook_pod(pod, "Guaranteed").containers
-    assert (cpu_requests(pod, granted(pod)).native_millicpu, container.cpu_request_millicpu) == (1000, 1000)
+    assert (cpu_requests(effective(pod)).native_millicpu, container.cpu_request_millicpu) == (1000, 1000)
     assert container.cpu_limit_millicpu == 1000
 
 
 def test_what_cannot_be_resized_is_that_of_the_specification() -> None:
     asked = {"requests": {"memory": "9Gi", "kubernetes.io/batch-cpu": "500"}}
     pod = resized(REFUSED, asked, {"memory": "1Gi"}, {"requests": {"memory": "1Gi"}})
-    (container,) = granted(pod).main
-    assert container.resources is not None
-    assert container.resources.requests == {"memory": "1Gi", "kubernetes.io/batch-cpu": "500"}
-    assert cpu_requests(pod, granted(pod)).batch_millicpu == 500
+    (container,) = effective(pod).main
+    assert container.requests == {"memory": "1Gi", "kubernetes.io/batch-cpu": "500"}
+    assert cpu_requests(effective(pod)).batch_millicpu == 500
 
 
 def test_sidecars_are_resized_and_init_containers_that_end_are_not() -> None:
@@ -195,19 +193,130 @@ def test_sidecars_are_resized_and_init_containers_that_end_are_not() -> None:
     written = msgspec.to_builtins(pod)
     written["spec"]["initContainers"], written["status"]["initContainerStatuses"] = init, statuses
     made = msgspec.convert(written, Pod)
-    assert memory_requests(made, granted(made)).native_bytes == 3 * GIB
+    assert memory_requests(effective(made)).native_bytes == 3 * GIB
 
 
-def test_a_pod_without_a_resize_keeps_its_containers() -> None:
-    pod = resized([], amounts(1))
-    assert granted(pod).main[0] is pod.spec.containers[0]
+def test_a_pod_without_a_resize_has_what_is_written() -> None:
+    (container,) = effective(resized([], amounts(1))).main
+    assert {"requests": container.requests, "limits": container.limits} == amounts(1)
 
 
 def test_a_quantity_of_the_status_that_is_none_spoils_its_own_pod() -> None:
     pod = resized(DEFERRED, amounts(2), {"memory": "much"}, amounts(1))
-    with pytest.raises(ConfigError, match=r"pod shop/web status\[c\]\.memory"):
-        memory_requests(pod, granted(pod))
+    assert "pod shop/web status[c].memory" in (effective(pod).problem or "")
+    assert memory_requests(effective(pod)).native_bytes == 0
     facts = pod_facts(pod)
     assert facts.terms.problem is not None
     assert facts.terms.memory_request_bytes == 0
     assert memory_pod(facts).request_bytes == 0
+
+
+def whole(asked: dict[str, Any], conditions: list[dict[str, str]] | None = None, **status: Any) -> Pod:
+    """Return a pod with these resources at its own level, and a container without any."""
+    made = msgspec.to_builtins(resized(conditions or [], {"requests": {}}, **status))
+    made["spec"]["resources"] = asked
+    return msgspec.convert(made, Pod)
+
+
+WITH_OVERHEAD = {"memory": "1280Mi", "cpu": "1250m"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "granted_gib", "limit_gib"),
+    [
+        (whole(amounts(12)), 12, 12),
+        (whole({"limits": {"memory": "2Gi"}}), 2, 2),
+        (whole({"requests": {"memory": "2Gi"}}), 2, 0),
+        (whole(amounts(64), REFUSED, allocatedResources=ONE, resources=amounts(1)), 1, 1),
+        (whole(amounts(64), DEFERRED, allocatedResources=ONE, resources=amounts(1)), 1, 1),
+        (whole(amounts(64), allocatedResources=ONE, resources=amounts(1)), 1, 1),  # the kubelet has not answered yet
+        (whole(amounts(64), resources=amounts(1)), 1, 1),
+        (whole(amounts(64), allocatedResources=ONE), 1, None),
+        (whole(amounts(4), IN_PROGRESS, allocatedResources=FOUR, resources=amounts(1)), 4, 4),  # granted: it grows
+        (whole(amounts(1), IN_PROGRESS, allocatedResources=ONE, resources=amounts(4)), 4, 4),  # it shrinks
+        # A kubelet that does not resize pods as a whole refuses that of a container.
+        (whole(amounts(8), REFUSED), 8, 8),
+    ],
+)
+def test_what_the_own_level_of_a_pod_is_granted_and_limited_to(
+    pod: Pod, granted_gib: int, limit_gib: int | None
+) -> None:
+    facts, hooked = pod_facts(pod), hook_pod(pod, "Guaranteed")
+    of_memory = memory_pod(facts)
+    for each in (pod, given_pod(pod_bytes(pod))):
+        assert memory_requests(effective(each)).native_bytes == granted_gib * GIB
+    assert pod_record(pod).memory_bytes == predicted_pod(facts).request.memory_bytes == granted_gib * GIB
+    assert facts.terms.memory_request_bytes == facts.terms.native_memory_request_bytes == granted_gib * GIB
+    assert (of_memory.request_bytes, of_memory.limit_bytes) == (granted_gib * GIB, (limit_gib or 0) * GIB)
+    assert (of_memory.is_limit_known, hooked.is_limit_known) == (limit_gib is not None,) * 2
+    assert hooked.containers[0].memory_limit_bytes == (limit_gib or 0) * GIB
+
+
+def test_the_own_level_stands_for_all_containers_and_the_overhead_is_added() -> None:
+    made = msgspec.to_builtins(whole({"requests": {"memory": "6Gi"}, "limits": {"memory": "8Gi", "cpu": "4"}}))
+    made["spec"]["containers"] = [{"name": name, "resources": amounts(2)} for name in "ab"]
+    made["spec"]["overhead"] = {"memory": "1Gi"}
+    its = effective(msgspec.convert(made, Pod))
+    assert (its.request("memory").value(), its.request("cpu").milli_value()) == (7 * GIB, 2000)
+    limits = its.limit("memory"), its.limit("cpu")
+    assert [each.value() for each in limits if each is not None] == [9 * GIB, 4]
+    assert [each.value() for at in its.main if (each := its.limit_of(at, "memory")) is not None] == [2 * GIB] * 2
+
+
+@pytest.mark.parametrize("conditions", [[], REFUSED])
+@pytest.mark.parametrize("actual", [amounts(1), {"requests": WITH_OVERHEAD, "limits": WITH_OVERHEAD}])
+def test_what_the_kubelet_reports_of_the_own_level_has_the_overhead_in_it(
+    conditions: list[dict[str, str]], actual: dict[str, Any]
+) -> None:
+    made = msgspec.to_builtins(whole(amounts(1), conditions, allocatedResources=WITH_OVERHEAD, resources=actual))
+    made["spec"]["overhead"] = {"memory": "256Mi", "cpu": "250m"}
+    its = effective(msgspec.convert(made, Pod))
+    limit = its.limit("memory")
+    assert (its.request("memory").value(), its.request("cpu").milli_value()) == (5 * GIB // 4, 1250)
+    assert limit is not None
+    assert limit.value() == 5 * GIB // 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "kube_qos"),
+    [
+        ({"resources": amounts(1)}, "Guaranteed"),
+        ({"resources": {"limits": ONE}}, "Guaranteed"),
+        ({"resources": {"limits": {"memory": "1Gi"}}}, "Burstable"),
+        ({"resources": {}}, "BestEffort"),
+        ({"resources": {"requests": {"hugepages-2Mi": "2Mi"}}}, "BestEffort"),
+        ({"resources": {"limits": {"memory": "much"}}}, "Burstable"),
+        ({}, "BestEffort"),
+    ],
+)
+def test_the_class_of_a_pod_whose_status_has_none(spec: dict[str, Any], kube_qos: str) -> None:
+    made = {
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+        "spec": {"containers": [{"name": "c"}]} | spec,
+    }
+    pod = msgspec.convert(made, Pod)
+    assert effective(pod).kube_qos == pod_facts(pod).kube_qos == kube_qos_of_pod(pod) == kube_qos
+    named = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, qosClass="Burstable"))
+    assert effective(named).kube_qos == kube_qos_of_pod(named) == "Burstable"
+
+
+# The scheduler keeps the room for what is asked for; what evicts and protects does not count it.
+def test_the_scheduler_counts_what_is_only_asked_for() -> None:
+    for pod in (
+        resized(DEFERRED, amounts(4), ONE, amounts(1)),
+        whole(amounts(4), DEFERRED, allocatedResources=ONE, resources=amounts(1)),
+    ):
+        assert scheduled_requests(pod)["memory"].value() == 4 * GIB
+        assert effective(pod).request("memory").value() == GIB
+    assert scheduled_requests(resized(REFUSED, amounts(4), ONE, amounts(1)))["memory"].value() == GIB
+
+
+def test_files_of_containers_may_have_the_limit_of_the_pod() -> None:
+    def limits(pod: Pod) -> dict[str, int]:
+        return {name: each.milli_value() for name, each in possible_limits(pod, "cpu").items()}
+
+    assert limits(whole(amounts(1, 2))) == {"c": 2000}
+    assert limits(whole(amounts(1, 2), IN_PROGRESS, allocatedResources=ONE, resources=amounts(1, 4))) == {"c": 4000}
+    assert limits(whole(amounts(1, 64), REFUSED, allocatedResources=ONE, resources=amounts(1, 4))) == {"c": 4000}
+    # A kubelet reports the sum of containers as the level of a pod that has none.
+    assert limits(resized([], {"requests": ONE}, ONE, {"requests": ONE}, resources=amounts(1, 4))) == {}

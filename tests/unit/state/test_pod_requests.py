@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from koordebpf.kube.cache.objects import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements
-from koordebpf.state.pods.effective import granted
+from koordebpf.state.pods.effective import effective
 from koordebpf.state.pods.requests import (
     BATCH_MEMORY,
     NATIVE_CPU,
@@ -46,7 +46,7 @@ def pod(*init: Container, main: int = 1024, overhead: str | None = None) -> Pod:
     ],
 )
 def test_memory_of_the_moment_that_needs_most(asked: Pod, mib: int) -> None:
-    assert memory_requests(asked, granted(asked)).native_bytes == mib * MIB
+    assert memory_requests(effective(asked)).native_bytes == mib * MIB
 
 
 def test_extended_resources_are_those_of_containers_and_sidecars() -> None:
@@ -55,14 +55,14 @@ def test_extended_resources_are_those_of_containers_and_sidecars() -> None:
         initContainers=[container(7, sidecar=True, resource=BATCH_MEMORY), container(100, resource=BATCH_MEMORY)],
     )
     asked = Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)
-    assert memory_requests(asked, granted(asked)).batch_bytes == 12 * MIB
+    assert memory_requests(effective(asked)).batch_bytes == 12 * MIB
 
 
 def test_a_limit_alone_is_the_request() -> None:
     resources = ResourceRequirements(limits={NATIVE_CPU: "1500m"})
     spec = PodSpec(containers=[Container("c", resources=resources)])
     asked = Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec)
-    assert cpu_requests(asked, granted(asked)).native_millicpu == 1500
+    assert cpu_requests(effective(asked)).native_millicpu == 1500
 
 
 @pytest.mark.parametrize("where", ["requests", "limits", "overhead"])
@@ -71,7 +71,7 @@ def test_katalysts_resources_are_found_wherever_they_are_named(where: str) -> No
     resources = None if where == "overhead" else ResourceRequirements(**{where: named})
     spec = PodSpec(containers=[Container("c", resources=resources)], overhead=named if where == "overhead" else None)
     for asked, amounts in ((Pod(ObjectMeta(name="a", namespace="b", uid="u"), spec), {NET_BANDWIDTH: 7}), (pod(), {})):
-        assert katalyst_requests(asked, granted(asked)) == amounts
+        assert katalyst_requests(effective(asked)) == amounts
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_containers_are_added_up_as_in_go(each_asks: list[str], n_bytes: int) ->
         for at, each in enumerate(each_asks)
     ]
     asked = Pod(ObjectMeta(name="a", namespace="b", uid="u"), PodSpec(containers=containers))
-    found = memory_requests(asked, granted(asked))
+    found = memory_requests(effective(asked))
     assert (found.native_bytes, found.batch_bytes) == (n_bytes, n_bytes)
 
 
@@ -101,4 +101,4 @@ def test_an_init_container_of_the_same_pod_is_compared_with_the_number_itself() 
     (first,) = asked.spec.initContainers or ()
     huge = msgspec.structs.replace(first, resources=ResourceRequirements({NATIVE_MEMORY: "10E"}))
     asked = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, initContainers=[huge]))
-    assert memory_requests(asked, granted(asked)).native_bytes == 0
+    assert memory_requests(effective(asked)).native_bytes == 0
