@@ -28,8 +28,7 @@ from koordebpf.jobs.prediction.values import PredictionSettings
 from koordebpf.jobs.usage_series.values import UsageSettings
 from koordebpf.kernel.backends.select import WantedBackend
 from koordebpf.kube.config_map import ConfigMapName
-from koordebpf.kube.nri.settings import NriSettings
-from koordebpf.kube.runtime_proxy_settings import RuntimeProxySettings
+from koordebpf.kube.runtime_settings import NriSettings, RuntimeProxySettings
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.foresight import EvictionWarningSettings
 from koordebpf.policy.guards import EmergencySettings, GuardLimits

@@ -20,7 +20,7 @@ from koordebpf.kube.clients.protobuf import Fields, decode, encode
 from koordebpf.kube.nri.values import Answering, NriContainer, NriCounts, NriPod, NriResources, judged, mapping_of
 from koordebpf.kube.plugins.connection import CallFailed, Methods
 from koordebpf.kube.plugins.server import GrpcServer
-from koordebpf.kube.runtime_proxy_settings import STAGES, RuntimeProxySettings
+from koordebpf.kube.runtime_settings import STAGES, RuntimeProxySettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 
 SERVICE = "/runtime.v1alpha1.RuntimeHookService"

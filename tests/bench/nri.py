@@ -58,7 +58,7 @@ _FIRST = ("nice", "-n", "-20")
 _ALONE = """
 import os, sys, time
 from koordebpf.kube.nri.plugin import NriPlugin
-from koordebpf.kube.nri.settings import NriSettings
+from koordebpf.kube.runtime_settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriResources
 
 class Answers:

@@ -18,8 +18,8 @@ import pytest
 
 from koordebpf.jobs.nri.answers import SWITCH_S
 from koordebpf.kube.nri.plugin import NriPlugin
-from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
+from koordebpf.kube.runtime_settings import NriSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.contract.apiserver import until
 from tests.support.nri_adaptation import NriRuntime

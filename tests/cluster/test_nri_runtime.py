@@ -39,7 +39,7 @@ _AGENT = """
 import sys, time
 from koordebpf.jobs.nri.answers import ContainerAnswers
 from koordebpf.kube.nri.plugin import NriPlugin
-from koordebpf.kube.nri.settings import NriSettings
+from koordebpf.kube.runtime_settings import NriSettings
 from koordebpf.strategies.hooks.values import HookRules
 import os
 settings = NriSettings(socket=sys.argv[1], backoff_ns=50_000_000)

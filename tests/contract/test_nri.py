@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from koordebpf.errors import DecodeError
 from koordebpf.kube.nri.plugin import NriPlugin
 from koordebpf.kube.nri.session import MOST_DATA, PLUGIN_CONN, REQUEST, Message, Wire, frames_of
-from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriResources
+from koordebpf.kube.runtime_settings import NriSettings
 from koordebpf.units import NS_PER_MS, NS_PER_S
 from tests.contract.apiserver import until
 from tests.contract.nri_runtime import NRI, PLUGIN, Answers, Connection, NriRuntimeServer, Refused

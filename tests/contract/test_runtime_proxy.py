@@ -15,7 +15,7 @@ import pytest
 
 from koordebpf.kube.nri.values import Answer, NriResources
 from koordebpf.kube.runtime_proxy import PROXY_MESSAGES, SERVICE, RuntimeProxyServer
-from koordebpf.kube.runtime_proxy_settings import RuntimeProxySettings
+from koordebpf.kube.runtime_settings import RuntimeProxySettings
 from tests.contract.apiserver import until
 from tests.contract.nri_runtime import Answers
 from tests.contract.protobuf_classes import message_classes

@@ -15,7 +15,7 @@ from koordebpf.decision.strategies import HOOK_GATES
 from koordebpf.kube.clients.cri import SOCKETS
 from koordebpf.kube.clients.kubelet import SOCKET
 from koordebpf.kube.config_map import CONFIG_MAP
-from koordebpf.kube.nri.settings import NriSettings
+from koordebpf.kube.runtime_settings import NriSettings
 from koordebpf.report.http.listener import probes_beside
 from koordebpf.strategies.katalyst.decide import GATE
 from koordebpf.strategies.katalyst.settings import KatalystSettings

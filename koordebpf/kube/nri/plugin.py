@@ -18,8 +18,8 @@ from koordebpf.errors import DecodeError, KubeError
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.worker import StoppableThread, Stopped
 from koordebpf.kube.nri.session import RegistrationRefused, Session
-from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answering, NriCounts
+from koordebpf.kube.runtime_settings import NriSettings
 from koordebpf.units import NS_PER_S
 
 _READ_BYTES = 1 << 18

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from koordebpf.errors import DecodeError, KubeError
 from koordebpf.kube.clients.grpc import CODES
 from koordebpf.kube.clients.protobuf import decode, encode
-from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import (
     EVENTS,
     NRI_MESSAGES,
@@ -34,6 +33,7 @@ from koordebpf.kube.nri.values import (
     problem_of,
     update_answer,
 )
+from koordebpf.kube.runtime_settings import NriSettings
 from koordebpf.printable import printable
 from koordebpf.units import NS_PER_MS
 

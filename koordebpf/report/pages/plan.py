@@ -10,19 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from koordebpf.decision.dead_man import PlannedDeadMan
 from koordebpf.decision.node_plan import NodePlan, OtherDecision
 from koordebpf.decision.strategies import STRATEGY_OF
 from koordebpf.kernel.cgroup.files import Version, file_name, format_value
 from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.detect import be_memory_evict
-from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, UseMoment
+from koordebpf.policy.detect.verdict import Need, StallEvidence, UseEvidence, UseMoment, Verdict
 from koordebpf.policy.evict.disruption import ALLOWED
 from koordebpf.policy.ladder_settings import Rung
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan, PodAction, Victim
 from koordebpf.printable import page, printable
 from koordebpf.report.pages.columns import WIDTH, filled, filled_paths, table_lines
-from koordebpf.report.pages.dead_man import dead_man_lines, dead_man_ranking
 from koordebpf.report.record_line import shortened
 from koordebpf.report.sentences import headline, plain_words
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource, unit_of
@@ -31,6 +32,7 @@ from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import asked_reasons
 from koordebpf.units import NS_PER_S, format_bytes, format_millicpu, format_ns
 
+_DEAD_MAN = "dead man's switch"
 _PARTY = 26
 _LEAST_SHARE = 10_000  # what shows as 0.1 ms/s; less than that is summed up
 LEDGER_HEADER = f"{'STALLED':<{_PARTY}} ← {'ON ACCOUNT OF':<{_PARTY}} {'ms/s':>8} {'SINCE':>9}"
@@ -51,6 +53,45 @@ _KILLERS: Mapping[KillerName, str] = {
     "cgroup": "its processes are killed, past PodDisruptionBudgets",
 }
 _Column = tuple[str, Callable[[Candidate], str]]
+
+
+def dead_man_lines(planned: PlannedDeadMan) -> list[str]:
+    """Return what the switch would do after this round, without the ranking."""
+    return [f"{_DEAD_MAN} (deadMan.action: {planned.settings.action})", *filled(_switch(planned), "  ")]
+
+
+def dead_man_ranking(planned: PlannedDeadMan) -> FeaturePlan | None:
+    """Return what its victim was chosen from, as of a feature; None: there is no victim.
+
+    A kill has no grace period and asks no API: how the pod would be evicted is left out.
+    """
+    choice = planned.choice
+    if choice.victim is None:
+        return None
+    victim = replace(choice.victim, killer=None, grace_s=None)
+    return FeaturePlan(Verdict(choice.feature, False, ""), Balance(MEMORY), (victim,), choice.ranking)
+
+
+def dead_man_diff(before: PlannedDeadMan | None, after: PlannedDeadMan | None) -> list[str]:
+    """Return what is different about the second; nothing where both are the same."""
+    if before == after:
+        return []
+    both = before, after
+    first, last = ["deadMan.action is nothing" if each is None else _switch(each) for each in both]
+    return [_DEAD_MAN, *filled(f"before: {first}", "  "), *filled(f"after:  {last}", "  ")]
+
+
+def _switch(planned: PlannedDeadMan) -> str:
+    settings, choice = planned.settings, planned.choice
+    if choice.victim is None:
+        return f"is not armed: {plain_words(choice.reason)}"
+    does = "kills" if settings.action == "kill" else "counts that it would kill"
+    return (
+        f"{does} {choice.reason} when the agent does not run for {format_ns(settings.after_ns)}, tasks stall"
+        f" {format_ns(settings.stall_ns)} of it for memory and more than {format_bytes(choice.threshold_bytes)} of"
+        f" {format_bytes(choice.capacity_bytes)} are in use: {choice.feature} would evict it first if the memory were"
+        " full"
+    )
 
 
 def ledger_lines(ledger: LedgerView, most: int = 20) -> list[str]:

@@ -12,8 +12,7 @@ from koordebpf.policy.detect.verdict import UseEvidence, Verdict
 from koordebpf.policy.plan import Balance, Candidate, FeaturePlan, Plan
 from koordebpf.printable import page
 from koordebpf.report.pages.columns import WIDTH, cut_middle, filled, released_text
-from koordebpf.report.pages.dead_man import dead_man_diff
-from koordebpf.report.pages.plan import decisions_diff
+from koordebpf.report.pages.plan import dead_man_diff, decisions_diff
 from koordebpf.report.sentences import headline, plain_words
 from koordebpf.state.amount import MEMORY, unit_of
 from koordebpf.state.what_if import Setting

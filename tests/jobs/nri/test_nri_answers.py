@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.strategies import FEATURE_GATES
 from koordebpf.jobs.nri.answers import ContainerAnswers
-from koordebpf.kube.nri.settings import NriSettings
 from koordebpf.kube.nri.values import Answer, NriContainer, NriPod, NriResources
+from koordebpf.kube.runtime_settings import NriSettings
 from koordebpf.slo.pods.cpu_placement import SharePool
 from koordebpf.strategies.hooks.values import HookRules
 from koordebpf.tools.doctor.checks import nri_sources
