@@ -10,6 +10,29 @@ from koordebpf.cli.echo import echo, echo_json
 from koordebpf.cli.inputs import read_input
 
 
+def strategies_page() -> str:
+    """Return a row for each strategy in its order, and what each does; 80 columns."""
+    import textwrap
+
+    from koordebpf.decision.strategies import STRATEGIES, section_of
+    from koordebpf.report.pages.columns import WIDTH, table_lines
+
+    rows = [
+        (each.gate, "on" if each.is_on else "off", section_of(each) or "-", f"{at}.")
+        for at, each in enumerate(STRATEGIES, start=1)
+    ]
+    table = table_lines(("GATE", "DEFAULT", "SETTINGS", "ORDER"), rows, 0)
+    width = max(len(each.gate) for each in STRATEGIES)
+    summaries = [
+        line
+        for each in STRATEGIES
+        for line in textwrap.wrap(
+            f"{each.gate:<{width}}  {each.summary}", WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False
+        )
+    ]
+    return "\n".join([*table, "", *summaries])
+
+
 @click.group()
 def config() -> None:
     """Check and show the agent's configuration file.
@@ -77,8 +100,6 @@ def strategies() -> None:
     Examples:
       koordebpf config strategies
     """
-    from koordebpf.report.pages.strategies import strategies_page
-
     echo(strategies_page())
 
 
