@@ -17,7 +17,7 @@ from koordebpf.attribution.owner import Owner
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, ConfigError, SupportError
+from koordebpf.errors import CgroupGone, ConfigError, KernelProblem
 from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
@@ -76,7 +76,7 @@ class MemoryStats:
             files = self._files[cgroup_id] = CgroupMemory(hierarchy.mount_point / path, hierarchy.version)
         try:
             return files.read()
-        except (CgroupGone, SupportError):
+        except KernelProblem:
             self._files.pop(cgroup_id).close()
             return None
 
@@ -197,7 +197,7 @@ class MemcgScan:
                 reader = self._files[cgroup_id] = CgroupMemory(mount_point / path, version)
             try:
                 lru = _row(cgroup_id, reader)
-            except (CgroupGone, SupportError):  # SupportError: on v2 the controller is not enabled there
+            except KernelProblem:  # SupportError: on v2 the controller is not enabled there
                 self._files.pop(cgroup_id).close()
                 continue
             pods = [sum(pair) for pair in zip(pods, lru[MEMCG_LRU_AT:], strict=True)]

@@ -15,6 +15,7 @@ import msgspec
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
+from koordebpf.kernel.io.table import field, shown
 
 SYSFS = Path("/sys")
 PROC = Path("/proc")
@@ -131,13 +132,22 @@ def cpu_model(sysfs: Path = SYSFS, proc: Path = PROC) -> CpuModel:
     )
 
 
+_CPUINFO_ROWS = {b"model name": "model name", b"vendor_id": "vendor_id"}
+
+
+# Those rows of the processor that comes first.
 def _first_processor(path: Path) -> dict[str, str]:
     fields: dict[str, str] = {}
-    for line in (_text(path) or "").splitlines():
-        name, colon, value = line.partition(":")
-        if not colon:
-            break
-        fields[name.strip()] = value.strip()
+    try:
+        table = path.read_bytes()
+    except OSError:
+        return fields
+    for row in table.split(b"\n"):
+        name, colon, value = row.partition(b":")
+        if colon and (key := name.rstrip(b"\t")) in _CPUINFO_ROWS:
+            fields.setdefault(_CPUINFO_ROWS[key], shown(value.strip()))
+            if len(fields) == len(_CPUINFO_ROWS):
+                break
     return fields
 
 

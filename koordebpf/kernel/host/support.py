@@ -14,6 +14,7 @@ from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.cgroup.reaping import SYS_PROCESS_MRELEASE
+from koordebpf.kernel.host.machine import effective_capabilities
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.kernel.proc.psi import MAX_CGROUP_TRIGGERS, NODE_CPU_PRESSURE, NODE_MEMORY_PRESSURE, PsiTrigger
 from koordebpf.kernel.signals import SignalSource
@@ -250,8 +251,7 @@ def _early_release() -> SignalSource:
 def _memory_lock() -> SignalSource:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     # CAP_IPC_LOCK is bit 14, include/uapi/linux/capability.h.
-    effective = int(next(line for line in _status() if line.startswith("CapEff:")).split()[1], 16)
-    if effective >> 14 & 1 or limit == resource.RLIM_INFINITY:
+    if effective_capabilities() >> 14 & 1 or limit == resource.RLIM_INFINITY:
         return SignalSource("the agent's own memory", "mlockall", works=True)
     return SignalSource(
         "the agent's own memory",
@@ -261,7 +261,3 @@ def _memory_lock() -> SignalSource:
         "Give CAP_IPC_LOCK.",
         "the agent itself may be reclaimed",
     )
-
-
-def _status() -> list[str]:
-    return Path("/proc/self/status").read_text().splitlines()

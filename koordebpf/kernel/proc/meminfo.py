@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
-from koordebpf.errors import KernelFileError
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.table import Keyed, keyed
 from koordebpf.kernel.io.text_file import ProcFile
 from koordebpf.kernel.proc.cpu_topology import SYSFS
 from koordebpf.units import KIB
 
 _FILE_BYTES = 1 << 14  # 1.5 KiB on 6.18
-_NODE_ROW = re.compile(
-    rb"^Node [0-9]+ (MemTotal|MemFree|Active\(file\)|Inactive\(file\)|SReclaimable): +([0-9]+) kB$", re.MULTILINE
-)
+# Of a NUMA node; the four behind the first are free or can be reclaimed.
+_NODE_ROWS = (b"MemTotal", b"MemFree", b"Active(file)", b"Inactive(file)", b"SReclaimable")
 _NODE = re.compile(r"node([0-9]+)")
-_ROW = re.compile(
-    rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree|Hugetlb): +([0-9]+) kB$", re.MULTILINE
-)
+_NEEDED = (b"MemTotal", b"MemFree", b"MemAvailable")
+_OPTIONAL = (b"Cached", b"SReclaimable", b"SwapTotal", b"SwapFree", b"Hugetlb")
+_ROWS = frozenset(_NEEDED + _OPTIONAL)
 
 
 class NumaMeminfo(Closing):
@@ -54,14 +54,8 @@ class NumaMeminfo(Closing):
         """
         used: dict[int, int] = {}
         for node, (path, fd) in self._fds.items():
-            text = os.pread(fd, _FILE_BYTES, 0)
-            rows = {name: int(value) * KIB for name, value in _NODE_ROW.findall(text)}
-            try:
-                available = rows[b"MemFree"] + rows[b"Active(file)"] + rows[b"Inactive(file)"] + rows[b"SReclaimable"]
-                used[node] = max(rows[b"MemTotal"] - available, 0)
-            except KeyError as error:
-                rule = f"must have a row {error.args[0].decode()}: <number> kB"
-                raise KernelFileError(str(path), text.decode(errors="backslashreplace"), rule) from None
+            total, *available = _of_node(node, path, os.pread(fd, _FILE_BYTES, 0), _NODE_ROWS)
+            used[node] = max(total - sum(available), 0)
         return used
 
     def close(self) -> None:
@@ -69,6 +63,25 @@ class NumaMeminfo(Closing):
         for _, fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+
+
+def numa_total_bytes(node: int, path: Path) -> int:
+    """Return MemTotal of a NUMA node's meminfo: all its memory, with huge pages.
+
+    Raises:  KernelFileError: the row is missing or no number of kB. OSError: it cannot be read.
+    """
+    (total,) = _of_node(node, path, path.read_bytes(), _NODE_ROWS[:1])
+    return total
+
+
+# The kernel puts the node's number before each key.
+def _of_node(node: int, path: Path, data: bytes, names: Sequence[bytes]) -> list[int]:
+    keys = [b"Node %d %s" % (node, name) for name in names]
+    return [*map(_keyed(path, data, keys).required, keys)]
+
+
+def _keyed(path: Path, data: bytes, keys: Collection[bytes]) -> Keyed:
+    return keyed(path, data, keys, b":", b" kB", KIB)
 
 
 class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
@@ -108,23 +121,5 @@ class Meminfo(ProcFile):
         Raises:  KernelFileError: MemTotal, MemFree or MemAvailable (since Linux 3.14) is missing or no number of kB.
         Cost:    15 µs, most of it the kernel's.
         """
-        text = os.pread(self._fd, _FILE_BYTES, 0)
-        rows: dict[bytes, int] = {name: int(value) * KIB for name, value in _ROW.findall(text)}
-        try:
-            total, free, available = rows[b"MemTotal"], rows[b"MemFree"], rows[b"MemAvailable"]
-        except KeyError as error:
-            name = error.args[0]
-            found = next((line for line in text.splitlines() if line.startswith(name + b":")), text)
-            raise KernelFileError(
-                str(self.path), found.decode(errors="backslashreplace"), f"must have a row {name.decode()}: <number> kB"
-            ) from None
-        return MeminfoValues(
-            total,
-            free,
-            available,
-            rows.get(b"Cached"),
-            rows.get(b"SReclaimable"),
-            rows.get(b"SwapTotal"),
-            rows.get(b"SwapFree"),
-            rows.get(b"Hugetlb"),
-        )
+        found = _keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), _ROWS)
+        return MeminfoValues(*map(found.required, _NEEDED), *map(found.values.get, _OPTIONAL))
