@@ -67,11 +67,11 @@ class ProcessorFiles:
         """
         path = self._root / "cpu/online"
         for _ in range(_TRIES):
-            online = path.read_text().strip()
+            online = field(path.read_bytes().strip())
             if online == self._online and self._processors:
                 return self._processors
             found = self._read_all(parse_cpu_list(online, str(path)))
-            if found is not None and path.read_text().strip() == online:
+            if found is not None and field(path.read_bytes().strip()) == online:
                 self._online, self._processors = online, found
                 return found
         raise KernelFileError(

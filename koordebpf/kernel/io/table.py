@@ -4,7 +4,7 @@ A row ends at its line feed, and at no other byte. A row of a key that is not re
 two rows of one key the first counts. A row that is read and has another form is reported, by the name of its file in
 `koordebpf_odd_kernel_rows_total` and once in the log; it is an error only where no good row has that key.
 
-Source:  Documentation/admin-guide/cgroup-v2.rst, "Format". Tables of mounts: kernel/proc/mounts.py.
+Source:  Documentation/admin-guide/cgroup-v2.rst, "Format". Tables of mounts have a reader of their own.
 """
 
 from __future__ import annotations
