@@ -1,4 +1,4 @@
-"""A cgroup whose files are odd is left out, named and counted; a tick, a page and a restore go on with the others."""
+"""A cgroup whose files are odd is left out, named and counted; a tick, a page and a journal have the others."""
 
 from __future__ import annotations
 

@@ -81,6 +81,7 @@ def test_pressure_without_a_full_line(tree) -> None:
         "",
         "full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
         "some avg10=x\n",
+        SOME.replace("1.50", "100.01"),
         "some\n" + FULL,
         SOME + "full\n",
         b"\xff\n",

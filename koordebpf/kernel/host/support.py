@@ -116,6 +116,10 @@ def _node_usage() -> SignalSource:
             values = meminfo.read()
     except (SupportError, KernelFileError) as error:
         return SignalSource("node usage", "", False, str(error), "Mount procfs.", "the machine cannot be the node")
+    if values.problem is not None:
+        remedy = "Run it where /proc/meminfo is the machine's own, without lxcfs."
+        why = f"/proc/meminfo: {values.problem}"
+        return SignalSource("node usage", "", False, why, remedy, "nothing is evicted: the guard node_implausible")
     pool = values.hugetlb_bytes or 0
     said = f"; {format_bytes(pool)} of it are huge pages set aside, which count as used" if pool else ""
     return SignalSource("node usage", f"/proc/meminfo MemTotal − MemAvailable{said}", works=True)

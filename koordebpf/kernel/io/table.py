@@ -23,6 +23,8 @@ from koordebpf.errors import KernelFileError
 log = logging.getLogger("koordebpf")
 
 _MOST_DIGITS = 20  # of 64 bits
+# Why 1 EiB: more is a counter that went below zero; sums of several, and what is written of them, stay in 63 bits.
+_MOST = 1 << 60
 _MOST_LOGGED = 100  # files, each once; beyond them the metric alone has them
 
 
@@ -106,7 +108,7 @@ def keyed(
         wanted: the keys that are read.
         sep: between key and number, with any number of blanks after it.
         unit: behind the number.
-        factor: by which each number is multiplied.
+        factor: by which each number is multiplied; a product above 2⁶⁰ is odd.
     Cost:    9 µs for memory.stat of cgroup v1, as a regular expression takes.
 
     >>> keyed("f", b"anon 7\nfile x\nanon 8\n", {b"anon"}).values
@@ -119,8 +121,13 @@ def keyed(
         if key in wanted:
             if unit:
                 value = value.lstrip(b" ").removesuffix(unit) if value.endswith(unit) else b""
-            if value.isdigit() and len(value) <= _MOST_DIGITS and key not in values:
-                values[key] = int(value) * factor
+            if (
+                value.isdigit()
+                and len(value) <= _MOST_DIGITS
+                and key not in values
+                and (count := int(value) * factor) <= _MOST
+            ):
+                values[key] = count
             else:
                 odd.append((key, row))
     for _, row in odd:

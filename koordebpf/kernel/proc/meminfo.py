@@ -14,8 +14,9 @@ from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.table import Keyed, keyed
 from koordebpf.kernel.io.text_file import ProcFile
 from koordebpf.kernel.proc.cpu_topology import SYSFS
-from koordebpf.units import KIB
+from koordebpf.units import KIB, format_bytes
 
+MEMINFO = Path("/proc/meminfo")
 _FILE_BYTES = 1 << 14  # 1.5 KiB on 6.18
 # Of a NUMA node; the four behind the first are free or can be reclaimed.
 _NODE_ROWS = (b"MemTotal", b"MemFree", b"Active(file)", b"Inactive(file)", b"SReclaimable")
@@ -85,7 +86,10 @@ def _keyed(path: Path, data: bytes, keys: Collection[bytes]) -> Keyed:
 
 
 class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
-    """The machine's memory, by the kernel's names. None: this kernel has no such row."""
+    """The machine's memory, by the kernel's names. None: this kernel has no such row.
+
+    `problem`: why the file is not that of a machine. Then no part is larger than its whole all the same.
+    """
 
     mem_total_bytes: int
     mem_free_bytes: int
@@ -95,11 +99,43 @@ class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
     swap_total_bytes: int | None
     swap_free_bytes: int | None
     hugetlb_bytes: int | None = None  # all huge pages, used or not; since Linux 4.19
+    problem: str | None = None
 
     @property
     def used_bytes(self) -> int:
-        """MemTotal − MemAvailable: what Koordinator calls the node's usage."""
-        return self.mem_total_bytes - self.mem_available_bytes
+        """MemTotal − MemAvailable, 0 to MemTotal: what Koordinator calls the node's usage."""
+        return max(self.mem_total_bytes - self.mem_available_bytes, 0)
+
+
+def implausible(values: MeminfoValues) -> str | None:
+    """Return what cannot be true of a machine's memory, as of lxcfs in a container; None: nothing.
+
+    >>> implausible(MeminfoValues(4096, 1024, 9216, None, None, None, None))
+    "MemAvailable 9.0 KiB > MemTotal 4.0 KiB: this is a container's view"
+    """
+    if values.mem_total_bytes == 0:
+        return "MemTotal is 0: this is a container's view"
+    for name, part, of, whole in (
+        ("MemAvailable", values.mem_available_bytes, "MemTotal", values.mem_total_bytes),
+        ("MemFree", values.mem_free_bytes, "MemTotal", values.mem_total_bytes),
+        ("Hugetlb", values.hugetlb_bytes, "MemTotal", values.mem_total_bytes),
+        ("SwapFree", values.swap_free_bytes, "SwapTotal", values.swap_total_bytes),
+    ):
+        if part is not None and whole is not None and part > whole:
+            return f"{name} {format_bytes(part)} > {of} {format_bytes(whole)}: this is a container's view"
+    return None
+
+
+def _bounded(values: MeminfoValues, problem: str) -> MeminfoValues:
+    total, swap = values.mem_total_bytes, values.swap_total_bytes
+    return msgspec.structs.replace(
+        values,
+        mem_free_bytes=min(values.mem_free_bytes, total),
+        mem_available_bytes=min(values.mem_available_bytes, total),
+        hugetlb_bytes=None if values.hugetlb_bytes is None else min(values.hugetlb_bytes, total),
+        swap_free_bytes=None if values.swap_free_bytes is None else min(values.swap_free_bytes, swap or 0),
+        problem=problem,
+    )
 
 
 class Meminfo(ProcFile):
@@ -108,7 +144,7 @@ class Meminfo(ProcFile):
     Not psutil: it opens the file for each reading, and this one is read up to a hundred times a second.
     """
 
-    def __init__(self, path: Path = Path("/proc/meminfo")) -> None:
+    def __init__(self, path: Path = MEMINFO) -> None:
         """Open the file.
 
         Raises:  SupportError: there is none.
@@ -122,4 +158,8 @@ class Meminfo(ProcFile):
         Cost:    15 µs, most of it the kernel's.
         """
         found = _keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), _ROWS)
-        return MeminfoValues(*map(found.required, _NEEDED), *map(found.values.get, _OPTIONAL))
+        total, free, available = map(found.required, _NEEDED)
+        cached, slab, swap_total, swap_free, hugetlb = map(found.values.get, _OPTIONAL)
+        values = MeminfoValues(total, free, available, cached, slab, swap_total, swap_free, hugetlb)
+        problem = implausible(values)
+        return values if problem is None else _bounded(values, problem)

@@ -31,10 +31,8 @@ MAX_CGROUP_TRIGGERS = 32
 
 PsiKind = Literal["some", "full"]
 
-_LINE = re.compile(
-    rb"avg10=([0-9]{1,9}\.[0-9]{1,9}) avg60=([0-9]{1,9}\.[0-9]{1,9}) avg300=([0-9]{1,9}\.[0-9]{1,9})"
-    rb" total=([0-9]{1,20})"
-)
+_PERCENT = rb"(100\.0{1,9}|[0-9]{1,2}\.[0-9]{1,9})"  # of the time, never more than all of it
+_LINE = re.compile(rb"avg10=%b avg60=%b avg300=%b total=([0-9]{1,18})" % (_PERCENT, _PERCENT, _PERCENT))
 _RULE = "must have a row some avg10=… avg60=… avg300=… total=…, and full as well or not at all"
 _FILE_BYTES = 1 << 10
 

@@ -154,7 +154,10 @@ class ReclaimCollector(Closing):
         )
 
     def _swap(self) -> SwapState:
-        values = self._meminfo.read()
+        try:
+            values = self._meminfo.read()
+        except KernelFileError:  # its reader counts it; as without swap no anonymous memory is reclaimed
+            return SwapState(0, 0, *zram_use())
         return SwapState(values.swap_total_bytes or 0, values.swap_free_bytes or 0, *zram_use())
 
 
