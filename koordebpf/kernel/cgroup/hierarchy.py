@@ -25,6 +25,7 @@ TOO_DEEP = (errno.ENAMETOOLONG, errno.ELOOP)
 # Why 32: a container of a pod of a nested node is ten levels down. A user who may write a cgroup file system can make
 # thousands of levels, and nothing is decided by those.
 MAX_LEVELS = 32
+_MOST_LIMIT = (1 << 63) - 1  # of page counters; v1 prints nearly that for none
 _EMPTY_NLINK = 2  # of a directory: its name and its own dot
 
 
@@ -211,7 +212,7 @@ class CgroupMemory(KeptFiles):
         text = self._pread(name)
         if self.version == 2 and text.strip() == b"max":
             return None
-        limit = number(self._at(name), text)
+        limit = number(self._at(name), text, most=_MOST_LIMIT)
         return None if self.version == 1 and limit >= V1_NO_LIMIT_BYTES else limit
 
     def read(self) -> CgroupMemoryStat:

@@ -135,14 +135,14 @@ def keyed(
     return Keyed(path, values, sep, unit, tuple(odd))
 
 
-def number(path: Path | str, data: bytes, rule: str = "must be a whole number") -> int:
+def number(path: Path | str, data: bytes, rule: str = "must be a whole number", most: int = _MOST) -> int:
     """Return the number that a file of one number holds.
 
-    Raises:  KernelFileError: another thing.
+    Raises:  KernelFileError: another thing, or more than `most`.
     """
-    if not is_number(found := data.strip()):
+    if not is_number(found := data.strip()) or (value := int(found)) > most:
         raise odd_row(path, found, rule)
-    return int(found)
+    return value
 
 
 # Nested keyed files.
