@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.errors import KernelFileError
+from koordebpf.kernel.host.support import support_of_node_usage
 from koordebpf.kernel.io.degraded import degradations
 from koordebpf.kernel.proc.meminfo import Meminfo, MeminfoValues, implausible
+from koordebpf.policy.guards import GuardLimits, closed_guards
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.store.sink import PlanDecided, RoundEnded, TickEnded
 from koordebpf.units import NS_PER_MS, NS_PER_S
@@ -76,6 +78,16 @@ def test_it_is_a_problem_that_is_logged_once_and_ends(
     assert str(meminfo) not in degradations()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_doctor_says_that_the_nodes_usage_is_not_known(meminfo: Path, case: str) -> None:
+    text, said = CASES[case]
+    assert support_of_node_usage(meminfo).works
+    meminfo.write_text(text)
+    row = support_of_node_usage(meminfo)
+    assert not row.works
+    assert str(meminfo) in row.reason and said in row.reason
+
+
 sizes = st.one_of(st.integers(0, 1 << 24), st.integers(0, 10**20))
 
 
@@ -117,10 +129,13 @@ def test_a_node_cgroup_that_is_odd_closes_a_guard_and_no_tick_ends(node: Node, n
     assert len(node.sink.take(TickEnded)) == 4
     assert node.sink.take(PlanDecided) == []
     assert node.collector.problem is not None and name in node.collector.problem
+    (*_, last) = node.sink.take(RoundEnded)
+    assert isinstance(last, RoundEnded)
+    assert last.tick.guards.node_problem == node.collector.problem
+    assert "node_implausible" in [guard.code for guard in closed_guards(last.tick.guards, GuardLimits())]
     # WHEN it can be read again
     (node.top / name).write_text(good)
     node.tick(2 * NS_PER_S)
     node.tick(10 * NS_PER_MS)
     assert len(node.sink.take(PlanDecided)) >= 1
     assert node.collector.problem is None
-    assert node.sink.take(RoundEnded)
