@@ -28,6 +28,7 @@ from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.proc.vmstat import Vmstat, Zoneinfo
 
 NUMBER = rb" [0-9]{1,20}"
+LIMIT = rb" +(?:[0-9]{1,20}(?:\.[0-9]{1,2})?|max) *"
 KB = rb":[ ]*[0-9]{1,20} kB"
 ALL = rb" 0 0 0 0 0 1 2 3"
 
@@ -155,19 +156,19 @@ READERS = (
            rb" avg10=\d+\.\d+ avg60=\d+\.\d+ avg300=\d+\.\d+ total=\d+",
            lambda path: files._some_us(SimpleNamespace(path=path.parent))),
     Reader("memory.numa_stat", b"anon N0=5 N1=6\nfile N0=9 N1=9\nshmem N0=1 N1=2\n", (b"anon", b"shmem"),
-           rb"(?: N\d+=\d+)+", lambda path: numa_held(path.parent, 2)),
+           rb"(?: +N\d+=\d+)+ *", lambda path: numa_held(path.parent, 2)),
     Reader("memory.numa_stat v1", b"total=9 N0=9\nhierarchical_anon=5 N0=5\nhierarchical_unevictable=1 N0=1\n",
-           (b"hierarchical_anon", b"hierarchical_unevictable"), rb"=\d+(?: N\d+=\d+)+",
+           (b"hierarchical_anon", b"hierarchical_unevictable"), rb"=\d+(?: +N\d+=\d+)+ *",
            lambda path: numa_held(path.parent, 1)),
-    Reader(IDLE_FILE, b"# version: 1.0\n" + b"".join(key + ALL + b"\n" for key in IDLE), IDLE, rb"(?: \d+){8}",
+    Reader(IDLE_FILE, b"# version: 1.0\n" + b"".join(key + ALL + b"\n" for key in IDLE), IDLE, rb"(?: +\d+){8} *",
            lambda path: cold_bytes(path.parent)),
     Reader("cpu.stat", b"usage_usec 5\nuser_usec 4\nnr_periods 7\nnr_throttled 3\n",
            (b"usage_usec", b"nr_periods", b"nr_throttled"), NUMBER,
            of_cpu(lambda cpu: (cpu.used_ns(), cpu.throttling()))),
     Reader("io.max", b"8:0 rbps=1 wbps=max riops=max wiops=5\n8:16 rbps=max wbps=7 riops=max wiops=max\n",
-           (b"8:0", b"8:16"), rb"(?: [^ ]*=[^ ]*)+",
+           (b"8:0", b"8:16"), rb"(?: +[^ ]*=[^ ]*)+ *",
            lambda path: [parse_table(field(path.read_bytes()), each, "io.max") for each in ("rbps", "wiops")]),
-    Reader("blkio.throttle", b"8:0 100\n8:16 200\n", (b"8:0", b"8:16"), NUMBER,
+    Reader("blkio.throttle", b"8:0 100\n8:16 200\n", (b"8:0", b"8:16"), LIMIT,
            lambda path: parse_table(field(path.read_bytes()), None, "blkio.throttle")),
     Reader("schemata", b"    MB:0= 100;1=  50\n    L3:0=7ff;1=00f\n    L2:0=ff\n", (b"MB", b"L3"),
            rb":[ ]*\d+=[ ]*[0-9a-f]+(?:;\d+=[ ]*[0-9a-f]+)*",
