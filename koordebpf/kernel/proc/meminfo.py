@@ -113,7 +113,12 @@ def implausible(values: MeminfoValues) -> str | None:
     >>> implausible(MeminfoValues(4096, 1024, 9216, None, None, None, None))
     "MemAvailable 9.0 KiB > MemTotal 4.0 KiB: this is a container's view"
     """
-    if values.mem_total_bytes == 0:
+    total, swap = values.mem_total_bytes, values.swap_total_bytes
+    if 0 < total >= max(values.mem_available_bytes, values.mem_free_bytes, values.hugetlb_bytes or 0) and (
+        swap is None or (values.swap_free_bytes or 0) <= swap
+    ):
+        return None  # almost always, and up to a hundred times a second
+    if total == 0:
         return "MemTotal is 0: this is a container's view"
     for name, part, of, whole in (
         ("MemAvailable", values.mem_available_bytes, "MemTotal", values.mem_total_bytes),
