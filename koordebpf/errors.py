@@ -46,7 +46,14 @@ class ConfigError(KoordebpfError):
         self.rule = rule
 
 
-class SupportError(KoordebpfError):
+class KernelProblem(KoordebpfError):
+    """Something that the kernel shows cannot be read: it is gone, not there, or odd.
+
+    Who reads many of a kind, as cgroups, leaves that one out.
+    """
+
+
+class SupportError(KernelProblem):
     """This host lacks something: names the feature, why it failed and how to get it."""
 
     exit_code = 3
@@ -58,7 +65,7 @@ class SupportError(KoordebpfError):
         self.remedy = remedy
 
 
-class CgroupGone(KoordebpfError):
+class CgroupGone(KernelProblem):
     """The cgroup was removed while it was read; an expected race."""
 
     def __init__(self, path: str) -> None:
@@ -66,7 +73,7 @@ class CgroupGone(KoordebpfError):
         self.path = path
 
 
-class KernelFileError(KoordebpfError):
+class KernelFileError(KernelProblem):
     """A procfs, sysfs or cgroupfs file holds what its format does not allow."""
 
     def __init__(self, path: str, value: str, rule: str) -> None:

@@ -35,8 +35,15 @@ _NO_FACTS = GuardFacts(now_ns=0, source="file", pods_synced_ns=None)  # they are
 class GuardWatch:
     """Counts records and suspends between two looks. After a suspend cgroups and pods are read again."""
 
-    def __init__(self, config: AgentConfig, watch: NodeWatch, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        watch: NodeWatch,
+        clock: Clock,
+        node_problem: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._config = config
+        self._node_problem = node_problem
         self._watch = watch
         self._clock = clock
         self._records = 0
@@ -71,6 +78,7 @@ class GuardWatch:
             running_pods_without_cgroup=sum(pod.cgroup_id is None for pod in running),
             useless_evictions=memory.effectiveness.ineffective,
             useless_ns=memory.effectiveness.ineffective_ns,
+            node_problem=self._node_problem(),
         )
 
     # The guard opens once the source has answered since the resume.
@@ -107,7 +115,7 @@ class Rounds:
 
     def __init__(self, config: AgentConfig, parts: AgentParts, pace: Pace) -> None:
         self.evictions = Evictions(config, parts, pace)
-        self.guards = GuardWatch(config, parts.measuring.watch, parts.clock)
+        self.guards = GuardWatch(config, parts.measuring.watch, parts.clock, lambda: parts.measuring.collector.problem)
         self.cpu_view: NodeView | None = None  # of the last round that strategies of the CPUs were asked in
         self._config = config
         self._parts = parts

@@ -15,7 +15,7 @@ from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.errors import KernelProblem
 from koordebpf.events.layout import decode_stall
 from koordebpf.events.records import CgroupStall
 from koordebpf.kernel.bpf.programs import EVERY_STALL
@@ -255,7 +255,7 @@ class FullStalls:
         try:
             with CgroupMemory(scope.hierarchy.mount_point / path, 2) as files:
                 high, *_ = files.events()
-        except (CgroupGone, SupportError):
+        except KernelProblem:
             return True  # nothing is known of it
         before, rose_ns = self._high.get(uid, (high, None))
         if high != before:

@@ -130,6 +130,8 @@ def closed_guards(facts: GuardFacts, limits: GuardLimits) -> tuple[ClosedGuard, 
                 " check --node-name and --node-cgroup",
             )
         )
+    if facts.node_problem is not None:
+        closed.append(ClosedGuard("node_implausible", facts.node_problem))
     if (guard := _useless(facts, limits)) is not None:
         closed.append(guard)
     return tuple(closed)

@@ -45,6 +45,7 @@ class GuardFacts(msgspec.Struct, frozen=True):
     running_pods_without_cgroup: int = 0
     useless_evictions: int = 0  # in a row
     useless_ns: int | None = None  # when the last of them was judged
+    node_problem: str | None = None  # why it is not known how full the node is
 
 
 class ClosedGuard(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ from koordebpf.configuration.settings import AgentConfig
 from koordebpf.decision.what_if.week import Lead, ShadowCounts, ShadowDay
 from koordebpf.errors import ConfigError
 from koordebpf.events.run_queue import SLOTS, RunQueueHistogram
+from koordebpf.kernel.io.table import report_odd
 from koordebpf.kernel.io.worker import Supervisor
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.kube.cache.objects import ContainerStatus, ObjectMeta, Pod, PodStatus
@@ -110,6 +111,7 @@ CONTRACT = {
     "koordebpf_lost_records_total": set(),
     "koordebpf_missed_runs_total": set(),
     "koordebpf_lost_ends_total": set(),
+    "koordebpf_odd_kernel_rows_total": {"file"},
     "koordebpf_audit_dropped_total": set(),
     "koordebpf_audit_waiting": set(),
     "koordebpf_log_dropped_total": set(),
@@ -234,6 +236,7 @@ def metrics() -> AgentMetrics:
     thread = Supervisor("worker")
     thread.call(lambda: 1 / 0)  # counted for the whole process
     thread.call(lambda: None)
+    report_odd("/sys/fs/cgroup/kubepods/memory.stat", b"anon x", "no number")  # as well
     metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), OwnUsage())
     metrics.decision.is_dry_run = False
     psi = PsiLine(avg10=12.5, avg60=1.0, avg300=0.0, total_us=3_000_000)

@@ -1,4 +1,4 @@
-"""Cgroups and sysctls are written by one module, tables of mounts and objects of Kubernetes read by one."""
+"""Files of the kernel are written by one module, its tables and objects of Kubernetes read by one."""
 
 from __future__ import annotations
 
@@ -115,3 +115,22 @@ def test_only_one_module_decodes_objects_of_kubernetes() -> None:
         if each.startswith(("kube/", "slo/", "controller/")) and not each.startswith(_NOT_OF_KUBERNETES)
     ]
     report(wrong, "types of Kubernetes are decoded by koordebpf/decoding.py: call decoder or convert")
+
+
+# A line ends at other bytes for str.splitlines, and bytes of tenants are no UTF-8.
+_TEXT = {
+    "kernel/bcc/process.py": "what a child of ours says of its end, for people",
+    "kernel/bcc/child.py": "names in an object that we have compiled",
+    "kernel/bpf/libbpf.py": "names in an object that we have compiled, and of libbpf's own messages",
+}
+
+
+def test_only_one_module_decodes_tables_of_the_kernel() -> None:
+    """No row of a tenant's changes what is read: tests/properties/test_kernel_tables.py."""
+    decoding = [
+        each for each in found(r"\.splitlines\(|\.decode\(\)|\.read_text\(") if each.startswith(("kernel/", "collect/"))
+    ]
+    known = {"kernel/io/table.py", *_TEXT}
+    wrong = [f"koordebpf/{each}" for each in decoding if each.partition(":")[0] not in known]
+    report(wrong, "files of the kernel are bytes: split by rows() and decoded by field() of kernel/io/table.py")
+    assert {each.partition(":")[0] for each in decoding} == _TEXT.keys()

@@ -106,7 +106,7 @@ def test_an_absent_counter_is_none_and_not_zero(memory, version) -> None:
 @both
 def test_a_missing_lru_key_is_named(memory, version) -> None:
     stat = "\n".join(line for line in FILES[version]["memory.stat"].splitlines() if "inactive_file" not in line)
-    with pytest.raises(KernelFileError, match=r"must have the key (total_)?inactive_file"):
+    with pytest.raises(KernelFileError, match=r"must have a row (total_)?inactive_file <number>"):
         memory(version, {"memory.stat": stat}).read()
 
 
@@ -120,10 +120,16 @@ def test_a_garbage_usage_is_named(memory, version, text) -> None:
 
 
 @both
-@pytest.mark.parametrize("line", ["inactive_anon", "inactive_anon 1 2", "total_inactive_anon x\ninactive_anon x", ""])
-def test_a_garbage_stat_line_is_named(memory, version, line) -> None:
-    with pytest.raises(KernelFileError, match=r"memory\.stat"):
-        memory(version, {"memory.stat": FILES[version]["memory.stat"] + line + "\n"}).read()
+@pytest.mark.parametrize("row", ["{}", "{} 1 2", "{} x", "{}  1", "{} -1", "{}\t1"])
+def test_a_row_of_another_form_is_named_where_no_other_has_its_key(memory, version, row) -> None:
+    good, key = FILES[version]["memory.stat"], "inactive_anon" if version == 2 else "total_inactive_anon"
+    others = "".join(line for line in good.splitlines(keepends=True) if not line.startswith(f"{key} "))
+    with pytest.raises(KernelFileError, match=rf"memory\.stat: .*must have a row {key} <number>"):
+        memory(version, {"memory.stat": others + row.format(key) + "\n"}).read()
+    # WHEN a good row comes before it or after it
+    for text in (good + row.format(key) + "\n", row.format(key) + "\n" + good):
+        # THEN that one counts
+        assert memory(version, {"memory.stat": text}).read() == memory(version).read()
 
 
 @both

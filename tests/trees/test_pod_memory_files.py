@@ -13,6 +13,7 @@ from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.files import LruStat, PodFiles, anon_bytes, file_bytes, file_pages
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
+from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
 
@@ -47,7 +48,7 @@ def test_an_odd_memory_stat_has_the_rows_that_can_be_read(tree):
     with LruStat(tree({"memory.stat": text, "memory.current": "\n"}), 2) as stat:
         assert stat.rows() == {b"inactive_file": 7}
         assert (anon_bytes(stat.rows()), file_bytes(stat.rows())) == (0, 7)
-        with pytest.raises(ValueError, match="int"):
+        with pytest.raises(KernelFileError, match="whole number"):
             stat.usage_bytes()
     with pytest.raises(FileNotFoundError):
         LruStat(tree({}) / "gone", 2)

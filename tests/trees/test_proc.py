@@ -20,10 +20,9 @@ SReclaimable:     139045 kB
 HugePages_Total:       0
 Hugepagesize:       2048 kB
 """
-PRESSURE = (
-    "some avg10=1.50 avg60=0.25 avg300=0.00 total=1144\n"
-    "full avg10=0.50 avg60=0.00 avg300=100.00 total=806\n"
-)  # fmt: skip
+SOME = "some avg10=1.50 avg60=0.25 avg300=0.00 total=1144\n"
+FULL = "full avg10=0.50 avg60=0.00 avg300=100.00 total=806\n"
+PRESSURE = SOME + FULL
 
 
 def test_meminfo_in_bytes(tree) -> None:
@@ -77,7 +76,16 @@ def test_pressure_without_a_full_line(tree) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n", "some avg10=x\n", PRESSURE + "half\n", b"\xff\n"]
+    "text",
+    [
+        "",
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n",
+        "some avg10=x\n",
+        SOME.replace("1.50", "100.01"),
+        "some\n" + FULL,
+        SOME + "full\n",
+        b"\xff\n",
+    ],
 )
 def test_pressure_garbage_is_named(tree, text) -> None:
     path = tree({"memory": text}) / "memory"

@@ -26,6 +26,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile, Sysctl
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.degraded import Degraded, reason_of
 from koordebpf.kernel.io.regular_file import open_part, open_regular, read_regular_file
+from koordebpf.kernel.io.table import field, raw, shown
 from koordebpf.policy.reconcile import FileKey, is_below_mount
 from koordebpf.units import MIB
 
@@ -50,7 +51,9 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     file: str
     original: Original | None
-    path_bytes: str | None = None  # in hexadecimal, of a path that is no UTF-8; `path` is for people then
+    # In hexadecimal, of a path and of an original's text that are no UTF-8; the others are for people then.
+    path_bytes: str | None = None
+    text_bytes: str | None = None
 
 
 def read_journal(path: Path) -> tuple[dict[FileKey, Original], int]:
@@ -233,14 +236,25 @@ def _encode(originals: Mapping[FileKey, Original | None]) -> bytes:
 
 # A container with a writable cgroup file system names its cgroups as it likes.
 def _line(path: str, file: str, original: Original | None) -> _Line:
-    if path.isascii():
-        return _Line(path, file, original)
+    said, path_bytes = _said(path)
+    if original is None:
+        return _Line(said, file, None, path_bytes)
+    text, text_bytes = _said(original.text)
+    if text_bytes is not None:
+        original = msgspec.structs.replace(original, text=text)
+    return _Line(said, file, original, path_bytes, text_bytes)
+
+
+# A text as JSON can say it, and its bytes where that is another one.
+def _said(text: str) -> tuple[str, str | None]:
+    if text.isascii():
+        return text, None
     try:
-        path.encode()
+        text.encode()
     except UnicodeEncodeError:
-        raw = os.fsencode(path)
-        return _Line(raw.decode(errors="backslashreplace"), file, original, raw.hex())
-    return _Line(path, file, original)
+        data = raw(text)
+        return shown(data), data.hex()
+    return text, None
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -286,20 +300,23 @@ def _parse(path: Path, data: bytes, boot_id: str) -> _Parsed:
     if header.boot_id != boot_id:
         return parsed
     parsed.good_bytes, parsed.lines = good_bytes, len(lines)
-    for raw in lines:
+    for text in lines:
         try:
-            line = msgspec.json.decode(raw, type=_Line)
-            path_text = line.path if line.path_bytes is None else os.fsdecode(bytes.fromhex(line.path_bytes))
+            line = msgspec.json.decode(text, type=_Line)
+            path_text = line.path if line.path_bytes is None else field(bytes.fromhex(line.path_bytes))
+            original = line.original
+            if original is not None and line.text_bytes is not None:
+                original = msgspec.structs.replace(original, text=field(bytes.fromhex(line.text_bytes)))
             key = (path_text, _file(line.file))
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
-            parsed.lost.append(raw)
+            parsed.lost.append(text)
             continue
         if not is_below_mount(path_text):
-            parsed.lost.append(raw)
-        elif line.original is None:
+            parsed.lost.append(text)
+        elif original is None:
             parsed.originals.pop(key, None)
         else:
-            parsed.originals[key] = line.original
+            parsed.originals[key] = original
     return parsed
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from koordebpf.attribution.owner import Owner
 from koordebpf.collect.cpu.owners import CpuOwners, cpu_owners
-from koordebpf.errors import CgroupGone, ConfigError, SupportError
+from koordebpf.errors import CgroupGone, ConfigError, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
@@ -60,13 +60,13 @@ class CgroupCpuFiles:
         return path in self._files
 
     def read(self, path: str, what: Callable[[CgroupCpu], T]) -> T | None:
-        """Return what a cgroup's files say; None: it is gone, or has no such file."""
+        """Return what a cgroup's files say; None: it is gone, has no such file, or one of another form."""
         files = self._files.get(path)
         if files is None:
             files = self._files[path] = CgroupCpu(self.mounts, path)
         try:
             return what(files)
-        except SupportError:
+        except (SupportError, KernelFileError):
             return None
         except CgroupGone:
             self._files.pop(path).close()

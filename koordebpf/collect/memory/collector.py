@@ -6,8 +6,9 @@ Everything a call returns was read during the call; nothing is kept from an earl
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import nlargest
+from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -17,11 +18,12 @@ from koordebpf.attribution.owner import Owner
 from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, ConfigError, SupportError
+from koordebpf.errors import CgroupGone, ConfigError, KernelFileError, KernelProblem
 from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
-from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.kernel.io.degraded import Degraded
+from koordebpf.kernel.proc.meminfo import MEMINFO, Meminfo
 from koordebpf.kernel.signals import Backend
 from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts, StrayMeasure
 from koordebpf.state.series.growth import GrowthTable
@@ -76,7 +78,7 @@ class MemoryStats:
             files = self._files[cgroup_id] = CgroupMemory(hierarchy.mount_point / path, hierarchy.version)
         try:
             return files.read()
-        except (CgroupGone, SupportError):
+        except KernelProblem:
             self._files.pop(cgroup_id).close()
             return None
 
@@ -197,13 +199,16 @@ class MemcgScan:
                 reader = self._files[cgroup_id] = CgroupMemory(mount_point / path, version)
             try:
                 lru = _row(cgroup_id, reader)
-            except (CgroupGone, SupportError):  # SupportError: on v2 the controller is not enabled there
+            except KernelProblem:  # SupportError: on v2 the controller is not enabled there
                 self._files.pop(cgroup_id).close()
                 continue
             pods = [sum(pair) for pair in zip(pods, lru[MEMCG_LRU_AT:], strict=True)]
             yield lru
         if self._node_files:
-            node = _row(self._scope.root_id, self._node_files)
+            try:
+                node = _row(self._scope.root_id, self._node_files)
+            except KernelFileError:  # who asks for the node reads it once more
+                return
             own = (max(whole - part, 0) for whole, part in zip(node[MEMCG_LRU_AT:], pods, strict=True))
             yield (*node[:MEMCG_LRU_AT], *own)
 
@@ -245,22 +250,53 @@ class _Levels(msgspec.Struct, frozen=True):
         return cls(index.version, cgroups, without_pod, uids)
 
 
+class _NodeReading:
+    """What the node was as it was read last, and why it cannot be read now, or cannot be true; None: it can."""
+
+    def __init__(self, scope: NodeScope, meminfo: Path) -> None:
+        self._kind = scope.kind
+        self._state = Degraded(meminfo if scope.kind == "machine" else scope.path, "nothing is evicted")
+        self._last: NodeMeasure | None = None
+        self.report, self.end = self._state.report, self._state.end
+
+    @property
+    def problem(self) -> str | None:
+        problem = self._state.problem
+        return None if problem is None else f"{self._state.name}: {problem}"
+
+    def known(self, read: Callable[[], NodeMeasure]) -> NodeMeasure:
+        try:
+            self._last = read()
+        except KernelFileError as error:
+            where = "" if error.path == self._state.name else f"{error.path}: "
+            self.report(f"{where}{error.rule}")
+        return self._last or NodeMeasure(self._kind, 0, 0)
+
+
 class MemoryCollector:
     """Measures the node and its pods, by one scan where the kernel has a cgroup iterator, else by files."""
 
-    def __init__(self, scope: NodeScope, signals: Backend, index: CgroupIndex, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        scope: NodeScope,
+        signals: Backend,
+        index: CgroupIndex,
+        clock: Clock | None = None,
+        meminfo: Path = MEMINFO,
+    ) -> None:
         self._now_ns = (clock or SystemClock()).now_ns
         self._scope = scope
         self._index = index
         self._growth: GrowthTable[str] = GrowthTable()
-        self._meminfo = Meminfo() if scope.kind == "machine" else None
+        self._meminfo = Meminfo(meminfo) if scope.kind == "machine" else None
+        self._reading = _NodeReading(scope, meminfo)
         self._node_files = CgroupMemory(scope.path, scope.hierarchy.version) if scope.kind == "cgroup" else None
         self._scan = MemcgScan(scope, signals, index, self._node_files)
         self._stats = MemoryStats(scope, index)
         self.pressure = PressureFiles(scope, index)
         self._levels: _Levels | None = None
-        self._scanned: NodeMeasure | None = None  # what `node` made of the last scan, if it was its
-        self._scanned_since_ns = 0
+        # What `node` made of the last scan, if it was its, and when that began.
+        self._scanned: tuple[NodeMeasure, int] | None = None
 
     def node(self, threshold_bytes: int | None = None) -> NodeMeasure:
         """Return how full the node is now, as exactly as it takes to tell whether it is above the threshold.
@@ -270,9 +306,19 @@ class MemoryCollector:
         children's by up to 2 s (measured on 6.18), and the scan waits for every process that joins a cgroup, up to
         20 ms (cgroup_mutex).
 
+        What cannot be read or cannot be true is a `problem`; the node is as it was read last then.
+
         Raises:  CgroupGone: the node's cgroup was removed.
         Cost:    25 µs for the machine; 5 µs for a cgroup, 0.2 ms for one of 330 with much page cache.
         """
+        return self._reading.known(lambda: self._node(threshold_bytes))
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is not known how full the node is; None: it is, by the last reading."""
+        return self._reading.problem
+
+    def _node(self, threshold_bytes: int | None) -> NodeMeasure:
         if self._meminfo:
             return self._machine(self._meminfo)
         assert self._node_files is not None  # one of the two, by the scope's kind
@@ -283,7 +329,7 @@ class MemoryCollector:
         since_ns = self._now_ns()
         node = self._cgroup(self._node_files, self._scan.node())
         if self._scan.can_scan:
-            self._scanned, self._scanned_since_ns = node, since_ns
+            self._scanned = node, since_ns
         return node
 
     def everything(
@@ -305,17 +351,18 @@ class MemoryCollector:
         """
         since_ns = self._now_ns()
         scanned, self._scanned = self._scanned, None
-        if sampled is not None and sampled is scanned:
-            since_ns = self._scanned_since_ns
+        if scanned is not None and sampled is scanned[0]:
+            _, since_ns = scanned
             sums = self._scan.again()
-            node = sampled
+            node, _ = scanned
         elif self._meminfo:
             sums = self._scan.full()
-            node = self._machine(self._meminfo)
+            meminfo = self._meminfo
+            node = self._reading.known(lambda: self._machine(meminfo))
         else:
             assert self._node_files is not None
-            sums = self._scan.full()
-            node = self._cgroup(self._node_files, sums.all(self._scope.root_id))
+            sums, files = self._scan.full(), self._node_files
+            node = self._reading.known(lambda: self._cgroup(files, sums.all(self._scope.root_id)))
         pods: list[PodMeasure] = []
         strays: list[StrayMeasure] = []
         now_ns = self._now_ns()
@@ -393,17 +440,20 @@ class MemoryCollector:
 
     def _machine(self, meminfo: Meminfo) -> NodeMeasure:
         values = meminfo.read()
+        self._reading.report(values.problem)
         growth = self._growth.push(_NODE, self._now_ns(), values.used_bytes)
         return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth)
 
     def _cgroup(self, files: CgroupMemory, memory: MemoryParts | None) -> NodeMeasure:
         limit = self._limit_bytes(files)
         if memory is None:
+            files.read()  # raises what is odd in it
             raise CgroupGone(str(self._scope.path))
         if self._scope.hierarchy.version == 2:
             # v1 does not show it: reclaimable slab counts as used there.
             stat = files.read()
             memory = msgspec.structs.replace(memory, slab_reclaimable_bytes=stat.slab_reclaimable_bytes)
+        self._reading.report(None)
         used = cgroup_used_bytes(memory)
         growth = self._growth.push(_NODE, self._now_ns(), used)
         return NodeMeasure("cgroup", limit, used, growth, memory)
@@ -419,6 +469,7 @@ class MemoryCollector:
 
     def close(self) -> None:
         """Close every fd."""
+        self._reading.end()
         for reader in (self._meminfo, self._node_files, self._stats, self._scan, self.pressure):
             if reader:
                 reader.close()

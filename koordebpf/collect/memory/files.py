@@ -6,7 +6,6 @@ By one scan where the backend has one, else file by file. LRU lists and refaults
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,22 +14,29 @@ import msgspec
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import KernelProblem
 from koordebpf.events.layout import decode_memcgs
 from koordebpf.events.records import MemcgSample
 from koordebpf.kernel.cgroup.files import Version
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, MemoryHierarchy
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.table import keyed, number
 from koordebpf.kernel.io.text_file import KeptFile
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.units import PAGE_BYTES
 
 _STAT_BYTES = 1 << 13  # memory.stat of 6.18 has 1.6 KiB
-_ROWS = "((?:in)?active_(?:anon|file)|workingset_(?:refault|activate)(?:_anon|_file)?) ([0-9]+)$"
+_REFAULT, _ACTIVATE = "workingset_refault", "workingset_activate"
+_ROWS = (
+    *(f"{name}_{kind}".encode() for name in ("inactive", "active", _REFAULT, _ACTIVATE) for kind in ("anon", "file")),
+    _REFAULT.encode(),
+    _ACTIVATE.encode(),
+)
 # On v1 rows without children come first, and those with them are called total_….
-_ROW = {1: re.compile(f"^total_{_ROWS}".encode(), re.MULTILINE), 2: re.compile(f"^{_ROWS}".encode(), re.MULTILINE)}
+_PREFIX = {1: b"total_", 2: b""}
+_WANTED = {version: frozenset(prefix + name for name in _ROWS) for version, prefix in _PREFIX.items()}
 _USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
 _LRU = ("inactive_anon_bytes", "active_anon_bytes", "inactive_file_bytes", "active_file_bytes", "unevictable_bytes")
 
@@ -45,7 +51,8 @@ class LruStat(KeptFile):
         """
         self._fd = os.open(directory / "memory.stat", os.O_RDONLY | os.O_CLOEXEC)
         self._usage = os.open(directory / _USAGE[version], os.O_RDONLY | os.O_CLOEXEC)
-        self._row = _ROW[version]
+        self._path, self._usage_path = f"{directory}/memory.stat", f"{directory}/{_USAGE[version]}"
+        self._wanted, self._cut = _WANTED[version], len(_PREFIX[version])
 
     def rows(self) -> dict[bytes, int]:
         """Return the rows by name, without total_.
@@ -53,14 +60,15 @@ class LruStat(KeptFile):
         Cost:    20 µs.
         Raises:  OSError: the cgroup is gone.
         """
-        return {name: int(number) for name, number in self._row.findall(os.pread(self._fd, _STAT_BYTES, 0))}
+        found = keyed(self._path, os.pread(self._fd, _STAT_BYTES, 0), self._wanted).values
+        return {name[self._cut :]: count for name, count in found.items()}
 
     def usage_bytes(self) -> int:
         """Return all memory that the cgroup is charged.
 
-        Raises:  OSError: the cgroup is gone. ValueError: not a number.
+        Raises:  OSError: the cgroup is gone. KernelFileError: not a number.
         """
-        return int(os.pread(self._usage, 32, 0))
+        return number(self._usage_path, os.pread(self._usage, 32, 0))
 
     def close(self) -> None:
         """Close both; twice is harmless."""
@@ -130,7 +138,7 @@ class PodFiles(Closing):
                 directory = self._hierarchy.mount_point / path
                 file = self._pressures[cgroup_id] = PressureFile(directory / "memory.pressure")
             return file.read().some.total_us
-        except (CgroupGone, SupportError, KernelFileError):
+        except KernelProblem:
             return None
 
     def keep_only(self, cgroups: set[int]) -> None:
@@ -163,7 +171,7 @@ def _by_files(watch: NodeWatch) -> Iterator[MemcgSample]:
         try:
             with CgroupMemory(hierarchy.mount_point / path, hierarchy.version) as files:
                 stat, limit, events = files.read(), files.limit_bytes(), files.events()
-        except (CgroupGone, SupportError):  # SupportError: on v2 the controller is not enabled there
+        except KernelProblem:  # SupportError: on v2 the controller is not enabled there
             continue
         yield MemcgSample(
             cgroup_id,

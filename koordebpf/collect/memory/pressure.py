@@ -7,7 +7,7 @@ from collections.abc import Collection
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import KernelFileError, KernelProblem, SupportError
 from koordebpf.kernel.io.loop import Loop
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile, PressureLine, PsiTriggers
 from koordebpf.kube.cache.objects import Pod
@@ -77,10 +77,13 @@ class PressureFiles:
             self._pods.pop(cgroup_id).close()
 
     def node(self) -> tuple[PsiLine | None, PsiLine | None]:
-        """Return the node's PSI lines, `some` and `full`; None where this kernel or cgroup version has none."""
+        """Return the node's PSI lines, `some` and `full`; None where there are none, or of another form."""
         if self._node is None:
             return None, None
-        read = self._node.read()
+        try:
+            read = self._node.read()
+        except KernelFileError:  # its reader counts it
+            return None, None
         return _psi_line(read.some), _psi_line(read.full)
 
     def of(self, cgroup_id: int) -> StallShares | None:
@@ -94,7 +97,7 @@ class PressureFiles:
                 file = PressureFile(self._scope.hierarchy.mount_point / path / "memory.pressure")
                 self._pods[cgroup_id] = file
             read = file.read()
-        except (CgroupGone, SupportError, KernelFileError):
+        except KernelProblem:
             if gone := self._pods.pop(cgroup_id, None):
                 gone.close()
             return None

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.errors import KernelProblem, SupportError
 from koordebpf.jobs.hardware.loop import ThreadedCollector, containers_of
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory
 from koordebpf.kernel.cgroup.idle_pages import cold_bytes, require_kidled
@@ -90,7 +90,7 @@ class ColdMemoryCollector(ThreadedCollector[Sequence[Scanned]]):
         for each in prepared:
             try:
                 cold, used = cold_bytes(self._mount / each.path), _used_bytes(self._mount / each.path)
-            except CgroupGone:
+            except KernelProblem:
                 continue
             found[each.cold], found[each.hot] = cold, max(used - cold, 0)
         return found

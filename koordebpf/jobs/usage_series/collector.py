@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import CgroupGone, KernelFileError, KernelProblem, SupportError
 from koordebpf.jobs.usage_series.cpu import CpuCounters, cpu_mounts, open_cpu
 from koordebpf.jobs.usage_series.groups import GroupKeys, InTurn, Samples, UsageGroup, UsageGroups, system_samples
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, ControllerMount, find_controllers
@@ -245,7 +245,7 @@ class _ContainerFiles:
             files = self._files[group]
             try:
                 self._last[group] = files.read()
-            except (CgroupGone, SupportError, KernelFileError):
+            except KernelProblem:
                 files.close()
                 self._last.pop(group, None)
         return iter(self._last.items())

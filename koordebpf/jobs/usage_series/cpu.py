@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import CgroupGone, KernelProblem, SupportError
 from koordebpf.events.layout import CPU_WORDS, check_cpu_layout
 from koordebpf.jobs.usage_series.groups import InTurn, UsageGroup
 from koordebpf.kernel.bpf.iterators import CpuHierarchy, CpuScan
@@ -222,7 +222,7 @@ class FileCpu:
             try:
                 usage[group] = files.used_ns()
                 counts = files.throttling()
-            except (CgroupGone, SupportError, KernelFileError):
+            except KernelProblem:
                 files.close()  # opened again at its next turn
                 continue
             if counts is not None and counts[0]:

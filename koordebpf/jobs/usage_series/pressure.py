@@ -9,7 +9,7 @@ from typing import Protocol
 
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import KernelProblem
 from koordebpf.jobs.usage_series.groups import Samples, UsageGroup, UsageGroups
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.runner.context import NodeContext
@@ -86,7 +86,7 @@ class FilePressure:
                 if file is None:
                     file = files[resource] = PressureFile(self._mount_point / group.path / name)
                 read = file.read()
-            except (CgroupGone, SupportError, KernelFileError):
+            except KernelProblem:
                 if (gone := files.pop(resource, None)) is not None:
                     gone.close()
                 continue

@@ -13,10 +13,10 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import KernelFileError, KernelProblem, SupportError
 from koordebpf.kernel.backends.limit_events import LimitEvents
 from koordebpf.kernel.cgroup.tree import CgroupTree, Change, TreeCgroup
-from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile
+from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile, parse_pressure
 from koordebpf.kernel.proc.vmstat import Vmstat, VmstatValues
 from koordebpf.kernel.signals import CGROUP_LIFECYCLE, BackendName, SignalRequest, SignalSource
 from koordebpf.units import NS_PER_MS, NS_PER_S
@@ -129,6 +129,7 @@ class PressureTotals:
         self._accounts: dict[int, _Account] = {}
         self._vmstat: VmstatValues | None = None
         self._node = self._open_node(request)
+        self._node_us = 0
         self._node_first_us = self._node_us = self._read_node()
         self._node_changed_ns = time.monotonic_ns()
         self._descended_us = -1
@@ -147,17 +148,20 @@ class PressureTotals:
         path = NODE_MEMORY_PRESSURE if request.node_cgroup_id is None else request.root / "memory.pressure"
         try:
             file = PressureFile(path)
-        except (SupportError, CgroupGone):
+        except KernelProblem:
             return None
         try:
             file.read()
-        except SupportError:  # psi=0 shows itself at the first read
+        except KernelProblem:  # psi=0 shows itself at the first read
             file.close()
             return None
         return file
 
     def _read_node(self) -> int:
-        return self._node.read().some.total_us if self._node else 0
+        try:
+            return self._node.read().some.total_us if self._node else 0
+        except KernelProblem:  # as it was: a file of another form says nothing, and its reader counts it
+            return self._node_us
 
     def node_some_ns(self, now_ns: int) -> tuple[int, int]:
         """Return how long some task of the node stalled since start, and when that was seen to change."""
@@ -267,7 +271,7 @@ class PressureTotals:
             self._node.close()
 
 
-# None: gone, without pressure files, or switched off for this cgroup (cgroup.pressure).
+# None: gone, without pressure files, switched off for this cgroup (cgroup.pressure), or of another form.
 def _some_us(cgroup: TreeCgroup) -> int | None:
     try:
         fd = os.open(f"{cgroup.path}/memory.pressure", os.O_RDONLY | os.O_CLOEXEC)
@@ -283,13 +287,10 @@ def _some_us(cgroup: TreeCgroup) -> int | None:
         return None
     finally:
         os.close(fd)
-    some, _, _ = text.partition(b"\n")
-    _, _, total = some.rpartition(b"total=")
-    if not total.isdigit():
-        raise KernelFileError(
-            f"{cgroup.path}/memory.pressure", some.decode(errors="backslashreplace"), "must end with total=<µs>"
-        )
-    return int(total)
+    try:
+        return parse_pressure(text, f"{cgroup.path}/memory.pressure").some.total_us
+    except KernelFileError:
+        return None
 
 
 class FilesSignals:

@@ -13,12 +13,14 @@ import msgspec
 
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.tree import CgroupTree, TreeCgroup
+from koordebpf.kernel.io.table import keyed, number
 from koordebpf.kernel.proc.vmstat import VmstatValues
 from koordebpf.kernel.signals import SignalRequest
 from koordebpf.units import NS_PER_S
 
 _FILE_BYTES = 1 << 12
 _GONE = (errno.ENODEV, errno.ENOENT)
+_COUNTS = (b"high", b"max", b"oom", b"oom_kill")
 _POLL_NS = NS_PER_S  # Why: 20 µs for each cgroup, while anything is reclaimed
 # Why 2 s: a limit that was hit for so long before a kill was the reason of it; v1's counters are a second old at most.
 _KILL_MEMORY_NS = 2 * NS_PER_S
@@ -150,22 +152,24 @@ class LimitEvents:
         self._seen.pop(cgroup_id, None)
         self._hit.pop(cgroup_id, None)
 
+    # None: gone, or without a memory controller, or of another form, which the reader counts.
     def _now(self, cgroup: TreeCgroup) -> _Seen | None:
         path = cgroup.path
-        if self._is_v2:
-            events = _pairs(f"{path}/{self._file}")
-            if events is None:
+        try:
+            if self._is_v2:
+                events = _counts(f"{path}/{self._file}")
+                if events is None:
+                    return None
+                high, most, oom, kills = events
+                return _Seen(high + most, oom, kills)
+            failcnt = _read(f"{path}/memory.failcnt")
+            control = _counts(f"{path}/memory.oom_control")
+            if failcnt is None or control is None:
                 return None
-            return _Seen(events.get("high", 0) + events.get("max", 0), events.get("oom", 0), events.get("oom_kill", 0))
-        failcnt = _read(f"{path}/memory.failcnt")
-        control = _pairs(f"{path}/memory.oom_control")
-        if failcnt is None or control is None:
+            hits = number(f"{path}/memory.failcnt", failcnt)
+            return _Seen(hits, hits, control[-1])
+        except KernelFileError:
             return None
-        if not failcnt.strip().isdigit():
-            raise KernelFileError(
-                f"{path}/memory.failcnt", failcnt.decode(errors="backslashreplace"), "must be a number"
-            )
-        return _Seen(int(failcnt), int(failcnt), control.get("oom_kill", 0))
 
 
 # None: the cgroup is gone, or has no memory controller.
@@ -186,13 +190,10 @@ def _read(path: str) -> bytes | None:
         os.close(fd)
 
 
-def _pairs(path: str) -> dict[str, int] | None:
-    text = _read(path)
-    if text is None:
+# high, max, oom and oom_kill, 0 for what this kernel or cgroup version does not count.
+def _counts(path: str) -> tuple[int, int, int, int] | None:
+    data = _read(path)
+    if data is None:
         return None
-    try:
-        return {key: int(count) for key, count in (line.split() for line in text.decode().splitlines())}
-    except ValueError:
-        raise KernelFileError(
-            path, text.decode(errors="backslashreplace"), "a line must be a key and a number"
-        ) from None
+    high, most, oom, kills = (count or 0 for count in map(keyed(path, data, _COUNTS).optional, _COUNTS))
+    return high, most, oom, kills

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from koordebpf.errors import SupportError
 from koordebpf.kernel.bpf import libbpf
+from koordebpf.kernel.io.table import field
 
 # A helper that reads memory is none there is then, for the verifier (kernel/trace/bpf_trace.c): EINVAL.
 _REFUSALS = (errno.EINVAL, errno.EPERM)
@@ -20,7 +21,7 @@ def lockdown() -> str | None:
     Source:  /sys/kernel/security/lockdown (security/lockdown/lockdown.c), of the securityfs, which may not be mounted.
     """
     try:
-        text = Path("/sys/kernel/security/lockdown").read_text()
+        text = field(Path("/sys/kernel/security/lockdown").read_bytes())
     except OSError:
         return None
     # "none [integrity] confidentiality": the brackets mark it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import V1_NO_LIMIT_BYTES
+from koordebpf.kernel.io.table import Keyed, field, is_number, keyed, number, report_odd, rows, shown
 from koordebpf.kernel.io.text_file import KeptFiles
 from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts, read_part
 
@@ -24,6 +25,7 @@ TOO_DEEP = (errno.ENAMETOOLONG, errno.ELOOP)
 # Why 32: a container of a pod of a nested node is ten levels down. A user who may write a cgroup file system can make
 # thousands of levels, and nothing is decided by those.
 MAX_LEVELS = 32
+_MOST_LIMIT = (1 << 63) - 1  # of page counters; v1 prints nearly that for none
 _EMPTY_NLINK = 2  # of a directory: its name and its own dot
 
 
@@ -58,15 +60,15 @@ def find_memory_hierarchy(mountinfo: Path = MOUNTINFO, cgroups: Path = Path("/pr
         if mount.fstype == "cgroup2" and "memory" in _controllers(mount.mount_point):
             return MemoryHierarchy(2, mount.mount_point, 0)
     v1 = {name: mount for mount in reversed(mounts) if mount.fstype == "cgroup" for name in mount.options}
-    rows, odd = _proc_cgroups(cgroups)
+    memory, odd = _proc_cgroups(cgroups, b"memory")
     if "memory" in v1:
-        if "memory" not in rows:
+        if memory is None:
             rule = "must have a row for memory, which is mounted as cgroup v1: its name and three numbers"
-            raise KernelFileError(str(cgroups), odd.get("memory", ""), rule)
+            raise KernelFileError(str(cgroups), shown(odd), rule)
         freezer = v1.get("freezer")
-        hierarchy_id, _ = rows["memory"]
+        hierarchy_id, _ = memory
         return MemoryHierarchy(1, v1["memory"].mount_point, hierarchy_id, freezer.mount_point if freezer else None)
-    if "memory" in rows and not rows["memory"][1]:
+    if memory is not None and not memory[1]:
         reason, remedy = "it is disabled", "Boot with cgroup_enable=memory and without cgroup_disable=memory"
     else:
         reason = f"no cgroup mount in {read_part(mountinfo)} has it"
@@ -170,8 +172,18 @@ class CgroupMemoryStat(msgspec.Struct, frozen=True, gc=False):
     active_file_bytes: int
     unevictable_bytes: int
     shmem_bytes: int | None
-    slab_reclaimable_bytes: int | None  # v2 only
+    slab_reclaimable_bytes: int | None = None  # v2 only
     hugetlb_bytes: int | None = None  # of the usage: v2 mounted with memory_hugetlb_accounting, since Linux 6.14
+
+
+_LRU = (b"inactive_anon", b"active_anon", b"inactive_file", b"active_file", b"unevictable")
+# Those that must be there, and those that may.
+_STAT_ROWS = {
+    1: (tuple(b"total_" + name for name in _LRU), (b"total_shmem",)),
+    2: (_LRU, (b"shmem", b"slab_reclaimable", b"hugetlb")),
+}
+_ALL_STAT_ROWS = {version: frozenset(needed + optional) for version, (needed, optional) in _STAT_ROWS.items()}
+_EVENTS = (b"high", b"max", b"oom", b"oom_kill")
 
 
 class CgroupMemory(KeptFiles):
@@ -186,44 +198,30 @@ class CgroupMemory(KeptFiles):
     def __init__(self, path: Path, version: Literal[1, 2]) -> None:
         self.path = path
         self.version = version
+        self._directory = str(path)
         self._fds: dict[str, int] = {}
-        prefix = "" if version == 2 else "total_"
-        self._keys = tuple(
-            f"{prefix}{name}".encode()
-            for name in ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable", "shmem")
-        )
+        self._rows = _STAT_ROWS[version]
 
     def usage_bytes(self) -> int:
         """Return memory.current, v1 memory.usage_in_bytes."""
-        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-        return self._number(name, self._pread(name).strip())
+        return self._number("memory.current" if self.version == 2 else "memory.usage_in_bytes")
 
     def limit_bytes(self) -> int | None:
         """Return memory.max, v1 memory.limit_in_bytes; None where there is no limit."""
         name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
-        text = self._pread(name).strip()
-        if self.version == 2 and text == b"max":
+        text = self._pread(name)
+        if self.version == 2 and text.strip() == b"max":
             return None
-        limit = self._number(name, text)
+        limit = number(self._at(name), text, most=_MOST_LIMIT)
         return None if self.version == 1 and limit >= V1_NO_LIMIT_BYTES else limit
 
     def read(self) -> CgroupMemoryStat:
         """Return usage and LRU sizes as they are now."""
         usage = self.usage_bytes()
-        stat = self._pairs("memory.stat")
-        inactive_anon, active_anon, inactive_file, active_file, unevictable, shmem = self._keys
-        # v1 shows shmem since Linux 4.10, v2 always; reclaimable slab stands in v2 only.
-        return CgroupMemoryStat(
-            usage,
-            self._required("memory.stat", stat, inactive_anon),
-            self._required("memory.stat", stat, active_anon),
-            self._required("memory.stat", stat, inactive_file),
-            self._required("memory.stat", stat, active_file),
-            self._required("memory.stat", stat, unevictable),
-            self._optional("memory.stat", stat, shmem),
-            self._optional("memory.stat", stat, b"slab_reclaimable") if self.version == 2 else None,
-            self._optional("memory.stat", stat, b"hugetlb"),
-        )
+        needed, optional = self._rows
+        stat = self._keyed("memory.stat", _ALL_STAT_ROWS[self.version])
+        # v1 shows shmem since Linux 4.10, v2 always; the other two are in v2 only.
+        return CgroupMemoryStat(usage, *map(stat.required, needed), *map(stat.optional, optional))
 
     def oom_kills(self) -> int | None:
         """Return how many tasks the OOM killer took since the cgroup was made: v2 with children, v1 without.
@@ -231,7 +229,7 @@ class CgroupMemory(KeptFiles):
         None before Linux 4.13, which does not count them.
         """
         name = "memory.events" if self.version == 2 else "memory.oom_control"
-        return self._optional(name, self._pairs(name), b"oom_kill")
+        return self._keyed(name, _EVENTS).optional(b"oom_kill")
 
     def events(self) -> tuple[int, int, int, int]:
         """Return high, max, oom and oom_kill of memory.events, children included.
@@ -239,11 +237,9 @@ class CgroupMemory(KeptFiles):
         v1: without children; memory.failcnt for max, and 0 for what it does not count.
         """
         if self.version == 1:
-            return 0, self._number("memory.failcnt", self._pread("memory.failcnt").strip()), 0, self.oom_kills() or 0
-        pairs = self._pairs("memory.events")
-        high, maximum, oom, oom_kill = (
-            self._required("memory.events", pairs, key) for key in (b"high", b"max", b"oom", b"oom_kill")
-        )
+            return 0, self._number("memory.failcnt"), 0, self.oom_kills() or 0
+        events = self._keyed("memory.events", _EVENTS)
+        high, maximum, oom, oom_kill = map(events.required, _EVENTS)
         return high, maximum, oom, oom_kill
 
     def _pread(self, name: str) -> bytes:
@@ -263,33 +259,25 @@ class CgroupMemory(KeptFiles):
                 raise CgroupGone(str(self.path)) from None
             raise
         if len(text) == _FILE_BYTES:
-            raise KernelFileError(f"{self.path / name}", _text(text), f"must be shorter than {_FILE_BYTES} bytes")
+            raise KernelFileError(self._at(name), shown(text), f"must be shorter than {_FILE_BYTES} bytes")
         return text
 
-    def _pairs(self, name: str) -> dict[bytes, bytes]:
-        lines = self._pread(name).splitlines()
-        try:
-            return dict(line.split(b" ") for line in lines)
-        except ValueError:
-            bad = next(line for line in lines if line.count(b" ") != 1)
-            raise KernelFileError(f"{self.path / name}", _text(bad), "a line must be a key and a number") from None
+    # Text: a Path takes longer than the call.
+    def _at(self, name: str) -> str:
+        return f"{self._directory}/{name}"
 
-    def _required(self, name: str, pairs: dict[bytes, bytes], key: bytes) -> int:
-        if (value := pairs.get(key)) is None:
-            raise KernelFileError(f"{self.path / name}", _text(b" ".join(pairs)), f"must have the key {_text(key)}")
-        return self._number(name, value)
+    def _keyed(self, name: str, wanted: Collection[bytes]) -> Keyed:
+        return keyed(self._at(name), self._pread(name), wanted)
 
-    def _optional(self, name: str, pairs: dict[bytes, bytes], key: bytes) -> int | None:
-        return None if (value := pairs.get(key)) is None else self._number(name, value)
-
-    def _number(self, name: str, text: bytes) -> int:
-        if not text.isdigit():
-            raise KernelFileError(f"{self.path / name}", _text(text), "must be a whole number of bytes or events")
-        return int(text)
+    def _number(self, name: str) -> int:
+        return number(self._at(name), self._pread(name), "must be a whole number of bytes or events")
 
 
 def held_bytes(path: Path, version: Literal[1, 2]) -> int:
-    """Return what a cgroup holds that cannot be reclaimed: anonymous, tmpfs and locked; 0 where it is gone."""
+    """Return what a cgroup holds that cannot be reclaimed: anonymous, tmpfs and locked; 0 where it is gone.
+
+    Raises:  KernelFileError: nothing is known of it.
+    """
     try:
         with CgroupMemory(path, version) as memory:
             stat = memory.read()
@@ -315,10 +303,6 @@ def task_count(path: Path) -> int | None:
         raise
 
 
-def _text(data: bytes) -> str:
-    return data.decode(errors="backslashreplace")
-
-
 # The mounts that reach furthest first: in a cgroup namespace of its own a process sees the host's root as "/../..", its
 # own as "/", and a container's bind mount of one cgroup as that cgroup's path.
 def _cgroup_mounts(mountinfo: Path) -> list[_Mount]:
@@ -337,27 +321,28 @@ def _reach(root: str) -> tuple[int, int]:
 
 def _controllers(mount_point: Path) -> list[str]:
     try:
-        return (mount_point / "cgroup.controllers").read_text().split()
+        return [field(name) for name in (mount_point / "cgroup.controllers").read_bytes().split()]
     except OSError:
         return []  # hidden below another mount, or not ours to read: not usable then
 
 
-# Controller → (hierarchy id, enabled), and the rows that have not that form, by their first word. Since Linux 6.14 the
-# file shows v1-capable controllers only, and kernels without v1 support have none of them: a missing file or row says
-# nothing about v2.
-def _proc_cgroups(path: Path) -> tuple[dict[str, tuple[int, bool]], dict[str, str]]:
-    rows: dict[str, tuple[int, bool]] = {}
-    odd: dict[str, str] = {}
+# Hierarchy id and whether it is enabled, of one controller; else a row of it that has not that form. Since Linux 6.14
+# the file shows v1-capable controllers only, and kernels without v1 support have none of them: a missing file or row
+# says nothing about v2.
+def _proc_cgroups(path: Path, controller: bytes) -> tuple[tuple[int, bool] | None, bytes]:
+    found: tuple[int, bool] | None = None
+    odd = b""
     try:
         table = path.read_bytes()
     except OSError:
-        return rows, odd
-    for line in table.split(b"\n"):
-        name, *numbers = line.split() or [b"#"]
-        if name.startswith(b"#"):
+        return found, odd
+    for row in rows(table):
+        name, *numbers = row.split()
+        if name != controller:
             continue
-        if len(numbers) == 3 and all(number.isdigit() for number in numbers):
-            rows.setdefault(os.fsdecode(name), (int(numbers[0]), numbers[2] == b"1"))
+        if found is None and len(numbers) == 3 and all(map(is_number, numbers)):
+            found = int(numbers[0]), numbers[2] == b"1"
         else:
-            odd.setdefault(os.fsdecode(name), _text(line))
-    return rows, odd
+            odd = odd or row
+            report_odd(path, row, "another row of its key counts, or none")
+    return found, odd

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.kernel.io.table import field, is_number, nested, odd_row, report_odd
 
 KIDLED = Path("/sys/kernel/mm/kidled")
 FILE = "memory.idle_page_stats"
 # Clean and dirty pages of files, evictable and not, that were idle at each scan since.
-_ROWS = frozenset({"cfei", "dfei", "cfui", "dfui"})
+_ROWS = frozenset({b"cfei", b"dfei", b"cfui", b"dfui"})
 _BUCKETS = 8
 _FIRST_COLD = 5  # Why: koordlet's; the bucket that begins at 60 scans
 
@@ -25,7 +26,7 @@ def require_kidled(root: Path = KIDLED) -> None:
     for name, why in (("scan_period_in_seconds", "5"), ("use_hierarchy", "1")):
         path = root / name
         try:
-            text = path.read_text().strip()
+            text = field(path.read_bytes().strip())
         except OSError as error:
             reason = f"{path}: {error.strerror}"
             raise SupportError("cold memory", reason, "Use a kernel with kidled, as Anolis' or Alibaba's") from None
@@ -41,16 +42,21 @@ def cold_bytes(directory: Path) -> int:
     """
     path = directory / FILE
     try:
-        text = path.read_bytes().decode(errors="backslashreplace")
+        data = path.read_bytes()
     except OSError:
         raise CgroupGone(str(path)) from None
-    rows = {}
-    for line in text.splitlines():
-        name, *numbers = line.split() or [""]
-        if name in _ROWS:
-            if len(numbers) != _BUCKETS or not all(each.isdecimal() for each in numbers):
-                raise KernelFileError(str(path), line, f"must be a name and {_BUCKETS} numbers of bytes")
-            rows[name] = sum(map(int, numbers[_FIRST_COLD:]))
-    if rows.keys() != _ROWS:
-        raise KernelFileError(str(path), text[:80], f"must have the rows {', '.join(sorted(_ROWS))}")
-    return sum(rows.values())
+    found: dict[bytes, int] = {}
+    odd: dict[bytes, bytes] = {}
+    for name, numbers in nested(data):
+        if name not in _ROWS:
+            continue
+        if name in found or len(numbers) != _BUCKETS or not all(map(is_number, numbers)):
+            odd[name] = b" ".join((name, *numbers))
+            report_odd(path, odd[name], "another row of its key counts, or none")
+        else:
+            found[name] = sum(map(int, numbers[_FIRST_COLD:]))
+    for name in sorted(_ROWS - found.keys()):
+        raise odd_row(
+            path, odd.get(name, b""), f"must have a row {field(name)}: a name and {_BUCKETS} numbers of bytes"
+        )
+    return sum(found.values())

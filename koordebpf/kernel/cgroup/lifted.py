@@ -19,6 +19,7 @@ from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.freezer import write_state
 from koordebpf.kernel.cgroup.pod_directory import open_pod_directory
 from koordebpf.kernel.cgroup.subtree import directories, read_file
+from koordebpf.kernel.io.table import field
 
 _MOST = 32  # cgroups of a pod that are looked into; a pod has some dozens at most
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -140,7 +141,7 @@ def _opened(place: CpuPlace) -> Iterator[int]:
 # None: there is no such file, or the cgroup is gone.
 def _read(directory_fd: int, name: str) -> str | None:
     try:
-        return read_file(directory_fd, name).decode().strip() or None
+        return field(read_file(directory_fd, name).strip()) or None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV):
             return None

@@ -14,15 +14,15 @@ from typing import Literal, Self
 import msgspec
 
 from koordebpf.errors import KernelFileError
+from koordebpf.kernel.io.table import columns, field, is_number, nested, raw, report_odd
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.units import PAGE_BYTES
 
-_NODE = re.compile(r"N([0-9]+)=([0-9]+)")
+_NODE = re.compile(rb"N([0-9]{1,9})")
 # Rows of what is no page cache. v1 counts pages of its LRU lists, with tmpfs among the anonymous ones.
-_ROWS = {1: ("hierarchical_anon", "hierarchical_unevictable"), 2: ("anon", "shmem")}
+_ROWS = {1: (b"hierarchical_anon", b"hierarchical_unevictable"), 2: (b"anon", b"shmem")}
 _DEVICE = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
-_LIMIT = re.compile(r"([0-9]{1,20})(?:\.[0-9]{1,2})?")  # io.cost.qos prints percents as 95.00
-_DEFAULT = "default"  # the row of devices that have none of their own
+_LIMIT = re.compile(rb"([0-9]{1,20})(?:\.[0-9]{1,2})?")  # io.cost.qos prints percents as 95.00
 MAX_ROWS = 4096  # more devices than a machine has; annotations and configuration have such tables too
 
 
@@ -34,15 +34,24 @@ def numa_held(directory: Path, version: Literal[1, 2]) -> dict[int, int]:
     """
     held: dict[int, int] = {}
     unit = PAGE_BYTES if version == 1 else 1
+    path = directory / "memory.numa_stat"
     try:
-        text = read_kernel_file(directory / "memory.numa_stat").text
+        data = read_kernel_file(path).data
     except FileNotFoundError:
         return held
-    for line in text.splitlines():
-        name = re.split("[ =]", line, maxsplit=1)[0]
-        if name in _ROWS[version]:
-            for node, amount in _NODE.findall(line):
-                held[int(node)] = held.get(int(node), 0) + int(amount) * unit
+    seen = set()
+    for first, words in nested(data):
+        name, equals, whole = first.partition(b"=")  # v1 has the sum of the nodes behind the name
+        if name not in _ROWS[version]:
+            continue
+        nodes = {found[1]: amount for node, amount in columns(words).items() if (found := _NODE.fullmatch(node))}
+        has_form = is_number(whole) if version == 1 else not equals
+        if name in seen or not has_form or not 0 < len(nodes) == len(words) or not all(map(is_number, nodes.values())):
+            report_odd(path, first, "another row of its key counts, or none")
+            continue
+        seen.add(name)
+        for node, amount in nodes.items():
+            held[int(node)] = held.get(int(node), 0) + int(amount) * unit
     return held
 
 
@@ -146,27 +155,38 @@ def parse_table(text: str, column: str | None, path: str, beside: str = "") -> T
         column: of a nested keyed file, such as rbps; None: the file is flat keyed.
         path: for the error.
         beside: words that a row has which counts, such as enable=1; the others have no limit.
-    Raises:  KernelFileError: not such a file.
+    Raises:  KernelFileError: the only row of a device has no limit.
     """
     limits: dict[str, int] = {}
-    for line in filter(None, map(str.strip, text.splitlines())):
-        device, *words = line.split()
-        if device == _DEFAULT or not set(beside.split()) <= set(words):
+    odd: dict[str, bytes] = {}  # rows of devices that have no good one
+    needed = frozenset(raw(beside).split())
+    wanted = None if column is None else raw(column)
+    for key, words in nested(raw(text)):
+        # The row `default` is that of devices that have none of their own. A name of another form is no device.
+        device = field(key)
+        if not _DEVICE.fullmatch(device) or not needed <= set(words):
             continue
-        if column is None:
-            value = words[0] if len(words) == 1 else None
+        row = b" ".join((key, *words))
+        value = _limit(words, wanted)
+        if device in limits or value is None:
+            odd[device] = row
+            report_odd(path, row, "another row of its key counts, or none")
         else:
-            columns = dict(word.partition("=")[::2] for word in words)
-            value = columns.get(column, "max")
-        if not _DEVICE.fullmatch(device) or value is None:
-            raise KernelFileError(path, text, "must have a device and its limit in each line")
-        if value == "max":
-            continue
-        if (match := _LIMIT.fullmatch(value)) is None:
-            raise KernelFileError(path, text, "must have a device and its limit in each line")
-        if limit := int(match[1]):
-            limits[device] = limit
-    return Table.of(limits)
+            limits[device] = value
+    for device in odd.keys() - limits.keys():
+        raise KernelFileError(path, field(odd[device]), "must have a device and its limit in each line")
+    return Table.of({device: limit for device, limit in limits.items() if limit})
+
+
+# 0: none; None: the row has another form.
+def _limit(words: list[bytes], column: bytes | None) -> int | None:
+    if column is None:
+        value = words[0] if len(words) == 1 else b""
+    else:
+        value = columns(words).get(column, b"max") if words and all(b"=" in word for word in words) else b""
+    if value == b"max":
+        return 0
+    return int(found[1]) if (found := _LIMIT.fullmatch(value)) else None
 
 
 def format_rows(

@@ -274,6 +274,6 @@ def _inode(path: str) -> int | None:
 
 def _half_of_the_machines() -> int:
     try:
-        return int(MAX_USER_WATCHES.read_text()) // 2
+        return int(MAX_USER_WATCHES.read_bytes()) // 2
     except (OSError, ValueError):
         return 4096  # half of the least there ever was, 8,192 before Linux 5.11

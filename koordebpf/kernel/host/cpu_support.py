@@ -9,6 +9,7 @@ from pathlib import Path
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name, format_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.io.table import field
 from koordebpf.kernel.proc.cpu_topology import SYSFS, isolated_cpus
 from koordebpf.kernel.signals import SignalSource
 
@@ -130,6 +131,6 @@ def _no_file(above: Path, name: str, controller: str, version: int) -> tuple[str
 
 def _words(path: Path) -> list[str]:
     try:
-        return path.read_text().split()
+        return [field(word) for word in path.read_bytes().split()]
     except OSError:
         return []

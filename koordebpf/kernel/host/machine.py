@@ -18,6 +18,7 @@ import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError
 from koordebpf.kernel.bpf.lockdown import lockdown
+from koordebpf.kernel.io.table import field, rows
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.kernel.proc.mounts import read_mounts
 
@@ -54,7 +55,7 @@ def is_of_a_pod(proc: Path = _PROC) -> bool:
     A nested node, as kind's, has a namespace of its own too, and its pods' are below that one.
     """
     try:
-        return "kubepods" in (proc / "1/cgroup").read_text()
+        return b"kubepods" in (proc / "1/cgroup").read_bytes()
     except OSError:
         return True
 
@@ -83,6 +84,9 @@ def _read(path: Path) -> str | None:
         return read_kernel_file(path).text.strip()
     except (OSError, CgroupGone, KernelFileError, ValueError):  # ValueError: a name that is no path, or no text
         return None
+
+
+_CAPABILITY_BITS = re.compile(rb"[0-9a-f]{1,16}")
 
 
 class HostFacts(msgspec.Struct, frozen=True):
@@ -131,7 +135,7 @@ def host_facts() -> HostFacts:
     options, options_path = _options(release)
     return HostFacts(
         release=release,
-        distribution=parse_os_release(_text(Path("/etc/os-release")).splitlines()),
+        distribution=parse_os_release(_text(Path("/etc/os-release")).split("\n")),
         capabilities=_capabilities(),
         options=options,
         options_path=options_path,
@@ -179,20 +183,33 @@ def _options(release: str) -> tuple[dict[str, str] | None, str | None]:
         pass
     for path in (Path(f"/boot/config-{release}"), Path(f"/lib/modules/{release}/config")):
         if text := _text(path):
-            return parse_config(text.splitlines()), str(path)
+            return parse_config(text.split("\n")), str(path)
     return None, None
 
 
 def _capabilities() -> frozenset[str]:
-    for line in _text(Path("/proc/self/status")).splitlines():
-        if line.startswith("CapEff:"):
-            effective = int(line.split()[1], 16)
-            return frozenset(name for name, bit in CAPABILITIES.items() if effective >> bit & 1)
-    return frozenset(CAPABILITIES) if os.geteuid() == 0 else frozenset()
+    effective = effective_capabilities()
+    return frozenset(name for name, bit in CAPABILITIES.items() if effective >> bit & 1)
+
+
+def effective_capabilities(status: Path = Path("/proc/self/status")) -> int:
+    """Return the capabilities of this process as bits; all of root's where procfs does not say.
+
+    Source:  proc_pid_status(5), CapEff.
+    """
+    try:
+        table = status.read_bytes()
+    except OSError:
+        table = b""
+    for row in rows(table):
+        key, _, value = row.partition(b":\t")
+        if key == b"CapEff" and _CAPABILITY_BITS.fullmatch(value):
+            return int(value, 16)
+    return ~0 if os.geteuid() == 0 else 0
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
+        return field(path.read_bytes())
+    except OSError:
         return ""

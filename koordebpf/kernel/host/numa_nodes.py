@@ -9,8 +9,9 @@ import msgspec
 
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
+from koordebpf.kernel.io.table import shown
+from koordebpf.kernel.proc.meminfo import numa_total_bytes
 
-_TOTAL = re.compile(r"^Node\s+\d+\s+MemTotal:\s+(\d+) kB$", re.MULTILINE)
 _PAGES = re.compile(r"hugepages-(\d+)kB")
 
 
@@ -40,13 +41,13 @@ def numa_nodes(sysfs: Path = Path("/sys")) -> tuple[NumaNode, ...]:
     Cost:    0.2 ms a node.
     """
     root = sysfs / "devices/system/node"
-    memory = _numbers(root / "has_memory")
-    initiators = _numbers(root / "has_generic_initiator") - memory
+    initiators = _numbers(root / "has_generic_initiator") - _numbers(root / "has_memory")
     found = []
     for directory in root.glob("node[0-9]*"):
         number = int(directory.name.removeprefix("node"))
         if number not in initiators and directory.is_dir():
-            found.append(NumaNode(number, _memory_bytes(directory / "meminfo"), _huge_pages(directory / "hugepages")))
+            memory = _memory_bytes(number, directory / "meminfo")
+            found.append(NumaNode(number, memory, _huge_pages(directory / "hugepages")))
     return tuple(sorted(found, key=lambda each: each.node))
 
 
@@ -66,12 +67,11 @@ def with_all_memory(nodes: tuple[NumaNode, ...], total_bytes: int | None) -> tup
     )
 
 
-def _memory_bytes(path: Path) -> int | None:
-    if (text := _text(path)) is None:
+def _memory_bytes(node: int, path: Path) -> int | None:
+    try:
+        return numa_total_bytes(node, path)
+    except OSError:
         return None
-    if (match := _TOTAL.search(text)) is None:
-        raise KernelFileError(str(path), text, "must have a line Node N MemTotal: N kB")
-    return int(match[1]) << 10
 
 
 def _huge_pages(directory: Path) -> tuple[tuple[int, int], ...]:
@@ -93,6 +93,6 @@ def _numbers(path: Path) -> frozenset[int]:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_bytes().decode(errors="backslashreplace").strip()
+        return shown(path.read_bytes().strip())
     except OSError:
         return None

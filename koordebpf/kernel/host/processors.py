@@ -15,6 +15,7 @@ import msgspec
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
+from koordebpf.kernel.io.table import field, shown
 
 SYSFS = Path("/sys")
 PROC = Path("/proc")
@@ -66,11 +67,11 @@ class ProcessorFiles:
         """
         path = self._root / "cpu/online"
         for _ in range(_TRIES):
-            online = path.read_text().strip()
+            online = field(path.read_bytes().strip())
             if online == self._online and self._processors:
                 return self._processors
             found = self._read_all(parse_cpu_list(online, str(path)))
-            if found is not None and path.read_text().strip() == online:
+            if found is not None and field(path.read_bytes().strip()) == online:
                 self._online, self._processors = online, found
                 return found
         raise KernelFileError(
@@ -131,13 +132,22 @@ def cpu_model(sysfs: Path = SYSFS, proc: Path = PROC) -> CpuModel:
     )
 
 
+_CPUINFO_ROWS = {b"model name": "model name", b"vendor_id": "vendor_id"}
+
+
+# Those rows of the processor that comes first.
 def _first_processor(path: Path) -> dict[str, str]:
     fields: dict[str, str] = {}
-    for line in (_text(path) or "").splitlines():
-        name, colon, value = line.partition(":")
-        if not colon:
-            break
-        fields[name.strip()] = value.strip()
+    try:
+        table = path.read_bytes()
+    except OSError:
+        return fields
+    for row in table.split(b"\n"):
+        name, colon, value = row.partition(b":")
+        if colon and (key := name.rstrip(b"\t")) in _CPUINFO_ROWS:
+            fields.setdefault(_CPUINFO_ROWS[key], shown(value.strip()))
+            if len(fields) == len(_CPUINFO_ROWS):
+                break
     return fields
 
 

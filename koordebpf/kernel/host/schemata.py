@@ -8,8 +8,14 @@ from __future__ import annotations
 import re
 
 from koordebpf.errors import KernelFileError
+from koordebpf.kernel.io.table import raw, report_odd, rows, shown
 
 _PART = re.compile(r"(LSR|LS|BE)/(L3|L3CODE|L3DATA|MB)/([0-9]{1,5})")
+_RESOURCES = {name.encode(): name for name in ("L3", "L3CODE", "L3DATA", "MB")}
+_DOMAIN = {
+    10: re.compile(rb" *([0-9]{1,9})= *([0-9]{1,20}) *"),
+    16: re.compile(rb" *([0-9]{1,9})= *([0-9a-fA-F]{1,64}) *"),
+}
 PART_RULE = "must name a group, a resource and a domain, as BE/L3/0"
 
 
@@ -26,21 +32,33 @@ def group_of(part: str) -> str:
 def parse_schemata(text: str, path: str) -> dict[str, dict[int, int]]:
     """Return resource → domain → value; masks of cache are hexadecimal. Other resources are left out.
 
-    Raises:  KernelFileError: not the file's format.
+    Raises:  KernelFileError: the only row of a resource has another form.
     """
     found: dict[str, dict[int, int]] = {}
-    for line in text.splitlines():
-        resource, colon, domains = line.strip().partition(":")
-        if not colon or resource not in ("L3", "L3CODE", "L3DATA", "MB") or domains == "uninitialized":
+    odd: dict[str, bytes] = {}
+    for row in rows(raw(text)):
+        name, colon, domains = row.lstrip(b" ").partition(b":")
+        resource = _RESOURCES.get(name)
+        if not colon or resource is None or domains == b"uninitialized":
             continue
-        values = found.setdefault(resource, {})
-        for each in domains.split(";"):
-            domain, _, value = each.partition("=")
-            try:
-                values[int(domain)] = int(value, 10 if resource == "MB" else 16)
-            except ValueError:
-                raise KernelFileError(path, line, "must have domains as 0=7ff;1=7ff") from None
+        values = _domains(domains, 10 if resource == "MB" else 16)
+        if resource in found or values is None:
+            odd[resource] = row
+            report_odd(path, row, "another row of its key counts, or none")
+        else:
+            found[resource] = values
+    for resource in odd.keys() - found.keys():
+        raise KernelFileError(path, shown(odd[resource]), "must have domains as 0=7ff;1=7ff")
     return found
+
+
+def _domains(text: bytes, base: int) -> dict[int, int] | None:
+    values: dict[int, int] = {}
+    for each in text.split(b";"):
+        if (found := _DOMAIN[base].fullmatch(each)) is None:
+            return None
+        values.setdefault(int(found[1]), int(found[2], base))
+    return values
 
 
 def parse_part(text: str, part: str, path: str) -> int:

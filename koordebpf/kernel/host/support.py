@@ -14,7 +14,8 @@ from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.bpf import libbpf
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.cgroup.reaping import SYS_PROCESS_MRELEASE
-from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.kernel.host.machine import effective_capabilities
+from koordebpf.kernel.proc.meminfo import MEMINFO, Meminfo
 from koordebpf.kernel.proc.psi import MAX_CGROUP_TRIGGERS, NODE_CPU_PRESSURE, NODE_MEMORY_PRESSURE, PsiTrigger
 from koordebpf.kernel.signals import SignalSource
 from koordebpf.units import format_bytes
@@ -97,7 +98,7 @@ def support_of_files(hierarchy: MemoryHierarchy) -> list[SignalSource]:
     """Return how everything that is no BPF program is obtained here."""
     return [
         SignalSource("memory controller", f"cgroup v{hierarchy.version} at {hierarchy.mount_point}", works=True),
-        _node_usage(),
+        support_of_node_usage(),
         _cgroup_slab(hierarchy),
         _node_psi(),
         _cgroup_psi(hierarchy),
@@ -109,12 +110,17 @@ def support_of_files(hierarchy: MemoryHierarchy) -> list[SignalSource]:
     ]
 
 
-def _node_usage() -> SignalSource:
+def support_of_node_usage(path: Path = MEMINFO) -> SignalSource:
+    """Return whether it is known how full the machine is."""
     try:
-        with Meminfo() as meminfo:
+        with Meminfo(path) as meminfo:
             values = meminfo.read()
     except (SupportError, KernelFileError) as error:
         return SignalSource("node usage", "", False, str(error), "Mount procfs.", "the machine cannot be the node")
+    if values.problem is not None:
+        remedy = "Run it where /proc/meminfo is the machine's own, without lxcfs."
+        why = f"{path}: {values.problem}"
+        return SignalSource("node usage", "", False, why, remedy, "nothing is evicted: the guard node_implausible")
     pool = values.hugetlb_bytes or 0
     said = f"; {format_bytes(pool)} of it are huge pages set aside, which count as used" if pool else ""
     return SignalSource("node usage", f"/proc/meminfo MemTotal − MemAvailable{said}", works=True)
@@ -250,8 +256,7 @@ def _early_release() -> SignalSource:
 def _memory_lock() -> SignalSource:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     # CAP_IPC_LOCK is bit 14, include/uapi/linux/capability.h.
-    effective = int(next(line for line in _status() if line.startswith("CapEff:")).split()[1], 16)
-    if effective >> 14 & 1 or limit == resource.RLIM_INFINITY:
+    if effective_capabilities() >> 14 & 1 or limit == resource.RLIM_INFINITY:
         return SignalSource("the agent's own memory", "mlockall", works=True)
     return SignalSource(
         "the agent's own memory",
@@ -261,7 +266,3 @@ def _memory_lock() -> SignalSource:
         "Give CAP_IPC_LOCK.",
         "the agent itself may be reclaimed",
     )
-
-
-def _status() -> list[str]:
-    return Path("/proc/self/status").read_text().splitlines()

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 from koordebpf.kernel.cgroup.files import parse_cpu_list
+from koordebpf.kernel.io.table import field
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENODEV})  # ENODEV: it went offline while the file was open
 
@@ -18,7 +19,7 @@ def text_or_none(path: Path, *absent: int) -> str | None:
     Raises:  OSError: any other.
     """
     try:
-        return path.read_bytes().decode(errors="backslashreplace").strip()
+        return field(path.read_bytes().strip())
     except OSError as error:
         if error.errno in _ABSENT or error.errno in absent:
             return None

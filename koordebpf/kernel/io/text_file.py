@@ -14,6 +14,7 @@ import msgspec
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.table import field, raw, shown
 
 _MAX_OPEN = 4096  # Why: 500 pods of 3 containers are 2,000; the agent has raised its limit of fds by then
 _FILE_BYTES = 1 << 15  # the longest is every other one of 8,192 CPUs: 20 KB
@@ -61,8 +62,13 @@ class KeptFiles(Closing):
 class KernelText(msgspec.Struct, frozen=True, gc=False):
     """What a file holds, to the byte. A cgroup that is removed and made again has other inodes."""
 
-    text: str
+    data: bytes
     inode: int
+
+    @property
+    def text(self) -> str:
+        """The same as text; bytes that are no UTF-8 are surrogates, and written back as the same bytes."""
+        return field(self.data)
 
 
 def read_kernel_file(path: Path) -> KernelText:
@@ -148,12 +154,12 @@ def write_kernel_file(
     try:
         if inode is not None and os.fstat(fd).st_ino != inode:
             raise CgroupGone(str(path.parent))
-        if may_write is not None and not may_write(_read(fd, path)):
+        if may_write is not None and not may_write(field(_read(fd, path))):
             raise Overtaken(str(path))
         for text in texts:
-            os.write(fd, text.encode())
+            os.write(fd, raw(text))
             wrote(text)
-        return _read(fd, path)
+        return field(_read(fd, path))
     except OSError as error:
         # ENODEV may mean the device that the text names, too: a removed cgroup answers so to a read as well.
         raise (error if _can_be_read(fd) else _gone_or(error, path)) from None
@@ -169,11 +175,11 @@ def _can_be_read(fd: int) -> bool:
     return True
 
 
-def _read(fd: int, path: Path) -> str:
-    text = os.pread(fd, _FILE_BYTES, 0).decode(errors="backslashreplace")
-    if len(text) >= _FILE_BYTES:
-        raise KernelFileError(str(path), text, f"must be under {_FILE_BYTES} bytes")
-    return text
+def _read(fd: int, path: Path) -> bytes:
+    data = os.pread(fd, _FILE_BYTES, 0)
+    if len(data) >= _FILE_BYTES:
+        raise KernelFileError(str(path), shown(data), f"must be under {_FILE_BYTES} bytes")
+    return data
 
 
 def _open(path: Path, flags: int) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
+from koordebpf.kernel.io.table import field
 from koordebpf.kernel.io.text_file import KeptFile
 
 SYSFS = Path("/sys/devices/system")
@@ -80,7 +81,7 @@ class CpuTopologyFiles(KeptFile):
         """
         text = os.pread(self._fd, _FILE_BYTES, 0)
         if text != self._seen:
-            online = parse_cpu_list(text.decode(errors="backslashreplace"), str(self.path))
+            online = parse_cpu_list(field(text), str(self.path))
             self._topology = self._read_all(online)
             # One that went meanwhile may be back under the same list the next time.
             self._seen = text if len(self._topology.online) == len(online) else None

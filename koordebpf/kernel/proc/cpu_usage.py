@@ -12,6 +12,7 @@ import psutil
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.io.table import field, is_number, keyed, odd_row
 from koordebpf.kernel.io.text_file import KeptFiles, ProcFile
 from koordebpf.units import NS_PER_S
 
@@ -21,6 +22,9 @@ _LINE_BYTES = 1 << 8  # ten numbers of up to 20 digits; the CPUs one by one come
 _CPUS_BYTES = 1 << 20  # 8,192 lines as long as on a machine that is up for a year
 _FILE_BYTES = 1 << 15  # the longest list of CPUs, every other one of 8,192, has 20 KB
 _FIELDS = 8  # user nice system idle iowait irq softirq steal; guest and guest_nice are in user and nice already
+
+_USAGE = (b"usage_usec",)  # of cpu.stat
+_PERIODS = (b"nr_periods", b"nr_throttled")
 
 
 class SelfUsage(msgspec.Struct, frozen=True):
@@ -84,20 +88,23 @@ class NodeCpuTime(ProcFile):
         """
         whole, _, rest = os.pread(self._fd, _CPUS_BYTES, 0).partition(b"\n")
         each: dict[int, int] = {}
+        odd: dict[int, KernelFileError] = {}
         for line in rest.split(b"\n"):
             name = line.partition(b" ")[0]
-            if not name.startswith(b"cpu"):
-                break
-            if (number := name[3:]).isdigit():
-                each[int(number)] = self._used_ns(line, name)
+            if not name.startswith(b"cpu") or not is_number(name[3:]) or (number := int(name[3:])) in each:
+                continue
+            try:
+                each[number] = self._used_ns(line, name)
+            except KernelFileError as error:
+                odd[number] = error
+        for number in odd.keys() - each.keys():
+            raise odd[number]
         return self._used_ns(whole, b"cpu"), each
 
     def _used_ns(self, line: bytes, name: bytes) -> int:
         fields = line.split()
-        if fields[:1] != [name] or len(fields) <= _FIELDS or not all(field.isdigit() for field in fields[1:]):
-            raise KernelFileError(
-                str(self.path), line.decode(errors="backslashreplace"), f"must be cpu and {_FIELDS} or more numbers"
-            )
+        if fields[:1] != [name] or len(fields) <= _FIELDS or not all(map(is_number, fields[1:])):
+            raise odd_row(self.path, line, f"must be cpu and {_FIELDS} or more numbers")
         user, nice, system, _idle, _iowait, irq, softirq = map(int, fields[1:8])
         return (user + nice + system + irq + softirq) * _TICK_NS
 
@@ -136,23 +143,13 @@ class CgroupCpu(KeptFiles):
         # v2 has cpu.stat in every cgroup, with the controller enabled or not.
         if (mount := self._mounts.get("cpuacct")) is not None and mount.version == 1:
             return self._number("cpuacct", "cpuacct.usage")
-        text = self._read("cpu", "cpu.stat")
-        for line in text.splitlines():
-            key, _, value = line.partition(" ")
-            if key == "usage_usec" and value.isdigit():
-                return int(value) * 1000
-        raise self._garbage("cpu", "cpu.stat", text, "must have a row usage_usec and a number")
+        return keyed(self._path("cpu", "cpu.stat"), self._bytes("cpu", "cpu.stat"), _USAGE).required(_USAGE[0]) * 1000
 
     def throttling(self) -> tuple[int, int] | None:
         """Return its periods of CFS bandwidth, and those of them in which it was throttled; None: it counts none."""
-        text = self._read("cpu", "cpu.stat")
-        rows = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-        counts = rows.get("nr_periods"), rows.get("nr_throttled")
-        if counts[0] is None or counts[1] is None:
-            return None
-        if not counts[0].isdigit() or not counts[1].isdigit():
-            raise self._garbage("cpu", "cpu.stat", text, "nr_periods and nr_throttled must be whole numbers")
-        return int(counts[0]), int(counts[1])
+        stat = keyed(self._path("cpu", "cpu.stat"), self._bytes("cpu", "cpu.stat"), _PERIODS)
+        periods, throttled = map(stat.optional, _PERIODS)
+        return None if periods is None or throttled is None else (periods, throttled)
 
     def cpus(self) -> tuple[int, ...]:
         """Return the CPUs that it may use, ascending: cpuset.cpus, on v2 what is effective."""
@@ -207,11 +204,14 @@ class CgroupCpu(KeptFiles):
             raise self._garbage(controller, name, text, "must be a whole number") from None
 
     def _read(self, controller: str, name: str) -> str:
+        return field(self._bytes(controller, name))
+
+    def _bytes(self, controller: str, name: str) -> bytes:
         try:
             fd = self._fds.get(name)
             if fd is None:
                 fd = self._fds[name] = os.open(self._path(controller, name), os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(fd, _FILE_BYTES, 0).decode(errors="backslashreplace")
+            return os.pread(fd, _FILE_BYTES, 0)
         except OSError as error:
             file = self._file(controller, name)
             if error.errno == errno.ENOENT and file.parent.is_dir():

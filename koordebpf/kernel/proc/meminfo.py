@@ -5,24 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
-from koordebpf.errors import KernelFileError
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.table import Keyed, keyed
 from koordebpf.kernel.io.text_file import ProcFile
 from koordebpf.kernel.proc.cpu_topology import SYSFS
-from koordebpf.units import KIB
+from koordebpf.units import KIB, format_bytes
 
+MEMINFO = Path("/proc/meminfo")
 _FILE_BYTES = 1 << 14  # 1.5 KiB on 6.18
-_NODE_ROW = re.compile(
-    rb"^Node [0-9]+ (MemTotal|MemFree|Active\(file\)|Inactive\(file\)|SReclaimable): +([0-9]+) kB$", re.MULTILINE
-)
+# Of a NUMA node; the four behind the first are free or can be reclaimed.
+_NODE_ROWS = (b"MemTotal", b"MemFree", b"Active(file)", b"Inactive(file)", b"SReclaimable")
 _NODE = re.compile(r"node([0-9]+)")
-_ROW = re.compile(
-    rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree|Hugetlb): +([0-9]+) kB$", re.MULTILINE
-)
+_NEEDED = (b"MemTotal", b"MemFree", b"MemAvailable")
+_OPTIONAL = (b"Cached", b"SReclaimable", b"SwapTotal", b"SwapFree", b"Hugetlb")
+_ROWS = frozenset(_NEEDED + _OPTIONAL)
 
 
 class NumaMeminfo(Closing):
@@ -54,14 +55,8 @@ class NumaMeminfo(Closing):
         """
         used: dict[int, int] = {}
         for node, (path, fd) in self._fds.items():
-            text = os.pread(fd, _FILE_BYTES, 0)
-            rows = {name: int(value) * KIB for name, value in _NODE_ROW.findall(text)}
-            try:
-                available = rows[b"MemFree"] + rows[b"Active(file)"] + rows[b"Inactive(file)"] + rows[b"SReclaimable"]
-                used[node] = max(rows[b"MemTotal"] - available, 0)
-            except KeyError as error:
-                rule = f"must have a row {error.args[0].decode()}: <number> kB"
-                raise KernelFileError(str(path), text.decode(errors="backslashreplace"), rule) from None
+            total, *available = _of_node(node, path, os.pread(fd, _FILE_BYTES, 0), _NODE_ROWS)
+            used[node] = max(total - sum(available), 0)
         return used
 
     def close(self) -> None:
@@ -71,8 +66,30 @@ class NumaMeminfo(Closing):
         self._fds.clear()
 
 
+def numa_total_bytes(node: int, path: Path) -> int:
+    """Return MemTotal of a NUMA node's meminfo: all its memory, with huge pages.
+
+    Raises:  KernelFileError: the row is missing or no number of kB. OSError: it cannot be read.
+    """
+    (total,) = _of_node(node, path, path.read_bytes(), _NODE_ROWS[:1])
+    return total
+
+
+# The kernel puts the node's number before each key.
+def _of_node(node: int, path: Path, data: bytes, names: Sequence[bytes]) -> list[int]:
+    keys = [b"Node %d %s" % (node, name) for name in names]
+    return [*map(_keyed(path, data, keys).required, keys)]
+
+
+def _keyed(path: Path, data: bytes, keys: Collection[bytes]) -> Keyed:
+    return keyed(path, data, keys, b":", b" kB", KIB)
+
+
 class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
-    """The machine's memory, by the kernel's names. None: this kernel has no such row."""
+    """The machine's memory, by the kernel's names. None: this kernel has no such row.
+
+    `problem`: why the file is not that of a machine. Then no part is larger than its whole all the same.
+    """
 
     mem_total_bytes: int
     mem_free_bytes: int
@@ -82,11 +99,48 @@ class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
     swap_total_bytes: int | None
     swap_free_bytes: int | None
     hugetlb_bytes: int | None = None  # all huge pages, used or not; since Linux 4.19
+    problem: str | None = None
 
     @property
     def used_bytes(self) -> int:
-        """MemTotal − MemAvailable: what Koordinator calls the node's usage."""
-        return self.mem_total_bytes - self.mem_available_bytes
+        """MemTotal − MemAvailable, 0 to MemTotal: what Koordinator calls the node's usage."""
+        return max(self.mem_total_bytes - self.mem_available_bytes, 0)
+
+
+def implausible(values: MeminfoValues) -> str | None:
+    """Return what cannot be true of a machine's memory, as of lxcfs in a container; None: nothing.
+
+    >>> implausible(MeminfoValues(4096, 1024, 9216, None, None, None, None))
+    "MemAvailable 9.0 KiB > MemTotal 4.0 KiB: this is a container's view"
+    """
+    total, swap = values.mem_total_bytes, values.swap_total_bytes
+    if 0 < total >= max(values.mem_available_bytes, values.mem_free_bytes, values.hugetlb_bytes or 0) and (
+        swap is None or (values.swap_free_bytes or 0) <= swap
+    ):
+        return None  # almost always, and up to a hundred times a second
+    if total == 0:
+        return "MemTotal is 0: this is a container's view"
+    for name, part, of, whole in (
+        ("MemAvailable", values.mem_available_bytes, "MemTotal", values.mem_total_bytes),
+        ("MemFree", values.mem_free_bytes, "MemTotal", values.mem_total_bytes),
+        ("Hugetlb", values.hugetlb_bytes, "MemTotal", values.mem_total_bytes),
+        ("SwapFree", values.swap_free_bytes, "SwapTotal", values.swap_total_bytes),
+    ):
+        if part is not None and whole is not None and part > whole:
+            return f"{name} {format_bytes(part)} > {of} {format_bytes(whole)}: this is a container's view"
+    return None
+
+
+def _bounded(values: MeminfoValues, problem: str) -> MeminfoValues:
+    total, swap = values.mem_total_bytes, values.swap_total_bytes
+    return msgspec.structs.replace(
+        values,
+        mem_free_bytes=min(values.mem_free_bytes, total),
+        mem_available_bytes=min(values.mem_available_bytes, total),
+        hugetlb_bytes=None if values.hugetlb_bytes is None else min(values.hugetlb_bytes, total),
+        swap_free_bytes=None if values.swap_free_bytes is None else min(values.swap_free_bytes, swap or 0),
+        problem=problem,
+    )
 
 
 class Meminfo(ProcFile):
@@ -95,7 +149,7 @@ class Meminfo(ProcFile):
     Not psutil: it opens the file for each reading, and this one is read up to a hundred times a second.
     """
 
-    def __init__(self, path: Path = Path("/proc/meminfo")) -> None:
+    def __init__(self, path: Path = MEMINFO) -> None:
         """Open the file.
 
         Raises:  SupportError: there is none.
@@ -108,23 +162,9 @@ class Meminfo(ProcFile):
         Raises:  KernelFileError: MemTotal, MemFree or MemAvailable (since Linux 3.14) is missing or no number of kB.
         Cost:    15 µs, most of it the kernel's.
         """
-        text = os.pread(self._fd, _FILE_BYTES, 0)
-        rows: dict[bytes, int] = {name: int(value) * KIB for name, value in _ROW.findall(text)}
-        try:
-            total, free, available = rows[b"MemTotal"], rows[b"MemFree"], rows[b"MemAvailable"]
-        except KeyError as error:
-            name = error.args[0]
-            found = next((line for line in text.splitlines() if line.startswith(name + b":")), text)
-            raise KernelFileError(
-                str(self.path), found.decode(errors="backslashreplace"), f"must have a row {name.decode()}: <number> kB"
-            ) from None
-        return MeminfoValues(
-            total,
-            free,
-            available,
-            rows.get(b"Cached"),
-            rows.get(b"SReclaimable"),
-            rows.get(b"SwapTotal"),
-            rows.get(b"SwapFree"),
-            rows.get(b"Hugetlb"),
-        )
+        found = _keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), _ROWS)
+        total, free, available = map(found.required, _NEEDED)
+        cached, slab, swap_total, swap_free, hugetlb = map(found.values.get, _OPTIONAL)
+        values = MeminfoValues(total, free, available, cached, slab, swap_total, swap_free, hugetlb)
+        problem = implausible(values)
+        return values if problem is None else _bounded(values, problem)

@@ -15,7 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError, os_reason
+from koordebpf.errors import CgroupGone, KernelProblem, SupportError, os_reason
+from koordebpf.kernel.io.table import odd_row, report_odd, rows
 from koordebpf.kernel.io.text_file import KeptFile
 
 NODE_MEMORY_PRESSURE = Path("/proc/pressure/memory")
@@ -30,7 +31,9 @@ MAX_CGROUP_TRIGGERS = 32
 
 PsiKind = Literal["some", "full"]
 
-_LINE = re.compile(r"(some|full) avg10=(\d+\.\d+) avg60=(\d+\.\d+) avg300=(\d+\.\d+) total=(\d+)")
+_PERCENT = rb"(100\.0{1,9}|[0-9]{1,2}\.[0-9]{1,9})"  # of the time, never more than all of it
+_LINE = re.compile(rb"avg10=%b avg60=%b avg300=%b total=([0-9]{1,18})" % (_PERCENT, _PERCENT, _PERCENT))
+_RULE = "must have a row some avg10=… avg60=… avg300=… total=…, and full as well or not at all"
 _FILE_BYTES = 1 << 10
 
 
@@ -71,17 +74,30 @@ class PressureFile(KeptFile):
             data = os.pread(self._fd, _FILE_BYTES, 0)
         except OSError as error:
             raise _error_of(self.path, error) from None
-        lines: dict[str, PressureLine] = {}
-        for line in data.decode(errors="backslashreplace").splitlines():
-            if (match := _LINE.fullmatch(line)) is None:
-                raise KernelFileError(
-                    str(self.path), line, "a line must be `some|full avg10=… avg60=… avg300=… total=…`"
-                )
-            kind, avg10, avg60, avg300, total = match.groups()
-            lines[kind] = PressureLine(float(avg10), float(avg60), float(avg300), int(total))
-        if "some" not in lines:
-            raise KernelFileError(str(self.path), data.decode(errors="backslashreplace"), "must have the line `some`")
-        return Pressure(lines["some"], lines.get("full"))
+        return parse_pressure(data, self.path)
+
+
+def parse_pressure(data: bytes, path: Path | str) -> Pressure:
+    """Return what a pressure file of these bytes says.
+
+    Raises:  KernelFileError: it has no row `some`, or its only row `some` or `full` has another form.
+    """
+    found: dict[bytes, PressureLine] = {}
+    odd: dict[bytes, bytes] = {}
+    for row in rows(data):
+        kind, _, numbers = row.partition(b" ")
+        if kind not in (b"some", b"full"):
+            continue
+        if kind in found or (match := _LINE.fullmatch(numbers)) is None:
+            odd[kind] = row
+            report_odd(path, row, "another row of its key counts, or none")
+        else:
+            avg10, avg60, avg300, total = match.groups()
+            found[kind] = PressureLine(float(avg10), float(avg60), float(avg300), int(total))
+    for kind in (b"some", b"full"):
+        if kind not in found and (kind in odd or kind == b"some"):
+            raise odd_row(path, odd.get(kind, data), _RULE)
+    return Pressure(found[b"some"], found.get(b"full"))
 
 
 class PsiTrigger(KeptFile):
@@ -174,7 +190,7 @@ class PsiTriggers:
                 trigger = self._triggers[cgroup_id] = PsiTrigger(
                     wanted[cgroup_id] / self._file, stall_us=self._stall_us
                 )
-            except (SupportError, CgroupGone) as error:
+            except KernelProblem as error:
                 self._never.add(cgroup_id)
                 self.refused = str(error)
                 continue

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
-from koordebpf.errors import KernelFileError
+from koordebpf.kernel.io.table import Keyed, field, is_number, keyed, odd_row, rows
 from koordebpf.kernel.io.text_file import ProcFile
 
 _ZONEINFO_BYTES = 1 << 20  # 10 KiB a node on 6.18, more with many CPUs: each has a pageset
 _ZONE = re.compile(rb"^Node ([0-9]+), zone +(\w+)\n(.*?)(?=^Node |\Z)", re.MULTILINE | re.DOTALL)
 _EMPTY = re.compile(rb"^ +present +0$", re.MULTILINE)  # of such a zone the kernel prints no counts
-_FREE = re.compile(rb"^  pages free +([0-9]+)$", re.MULTILINE)
-_ZONE_ROW = re.compile(rb"^ +(min|low|high|nr_zone_inactive_file|nr_zone_active_file) +([0-9]+)$", re.MULTILINE)
+_FREE = re.compile(rb"^  pages free +([0-9]{1,20})$", re.MULTILINE)
+_ZONE_ROW = re.compile(rb"^ +(min|low|high|nr_zone_inactive_file|nr_zone_active_file) +([0-9]{1,20})$", re.MULTILINE)
 VMSTAT = Path("/proc/vmstat")
 _FILE_BYTES = 1 << 15  # 5 KiB on 6.18
-_ROW = re.compile(
-    rb"^(allocstall\w*|compact_stall|oom_kill|pageoutrun|pgscan_(?:anon|file)|pgsteal_kswapd) ([0-9]+)$", re.MULTILINE
+# One row of direct reclaim for each zone since Linux 4.10, one in all before; zones as in include/linux/mmzone.h.
+_ALLOCSTALL = tuple(
+    b"allocstall" + zone for zone in (b"", b"_dma", b"_dma32", b"_normal", b"_high", b"_movable", b"_device")
 )
+_COUNTS = (b"compact_stall", b"pageoutrun", b"oom_kill", b"pgsteal_kswapd")
+_SCANNED = (b"pgscan_anon", b"pgscan_file")
+_READ = frozenset((*_ALLOCSTALL, *_COUNTS, *_SCANNED))
 # One row for anonymous memory and files together before Linux 5.9 (commit 170b04b7ae49, "mm/workingset: prepare the
 # workingset detection infrastructure for anon LRU").
-_REFAULTS = re.compile(rb"^workingset_refault(?:_file)? ([0-9]+)$", re.MULTILINE)
+_REFAULTS = (b"workingset_refault_file", b"workingset_refault")
 
 
 class ZoneValues(msgspec.Struct, frozen=True, gc=False):
@@ -62,11 +67,11 @@ class Zoneinfo(ProcFile):
 
 
 def _zone(node: int, body: bytes) -> ZoneValues:
-    free, rows = _FREE.search(body), dict(_ZONE_ROW.findall(body))
+    free, values = _FREE.search(body), dict(reversed(_ZONE_ROW.findall(body)))  # of two rows the first
     names = (b"min", b"low", b"high", b"nr_zone_inactive_file", b"nr_zone_active_file")
-    if free is None or any(name not in rows for name in names):
-        raise KernelFileError("/proc/zoneinfo", f"node {node}", "must have free, min, low, high and file pages")
-    return ZoneValues(node, int(free[1]), *(int(rows[name]) for name in names))
+    if free is None or any(name not in values for name in names):
+        raise odd_row("/proc/zoneinfo", b"node %d" % node, "must have free, min, low, high and file pages")
+    return ZoneValues(node, int(free[1]), *(int(values[name]) for name in names))
 
 
 class VmstatValues(msgspec.Struct, frozen=True, gc=False):
@@ -95,16 +100,15 @@ class Vmstat(ProcFile):
 
         Cost:    40 µs, most of it the kernel's.
         """
-        rows = {name: int(count) for name, count in _ROW.findall(os.pread(self._fd, _FILE_BYTES, 0))}
-        scanned = [rows[name] for name in (b"pgscan_anon", b"pgscan_file") if name in rows]
+        values = self._keyed(_READ).values
+        scanned = [values[name] for name in _SCANNED if name in values]
         return VmstatValues(
-            # One row for each zone since Linux 4.10, one in all before.
-            sum(count for name, count in rows.items() if name.startswith(b"allocstall")),
-            rows.get(b"compact_stall"),
-            rows.get(b"pageoutrun"),
-            rows.get(b"oom_kill"),
+            sum(values.get(name, 0) for name in _ALLOCSTALL),
+            values.get(b"compact_stall"),
+            values.get(b"pageoutrun"),
+            values.get(b"oom_kill"),
             sum(scanned) if scanned else None,
-            rows.get(b"pgsteal_kswapd"),
+            values.get(b"pgsteal_kswapd"),
         )
 
     def refaulted_pages(self) -> int:
@@ -112,10 +116,18 @@ class Vmstat(ProcFile):
 
         Cost:    25 µs.
         """
-        found = _REFAULTS.search(os.pread(self._fd, _FILE_BYTES, 0))
-        return int(found[1]) if found else 0
+        values = self._keyed(_REFAULTS).values
+        return next((values[name] for name in _REFAULTS if name in values), 0)
 
     def rows(self) -> dict[str, int]:
         """Return every row of the file, as the kernel names it."""
-        lines = os.pread(self._fd, _FILE_BYTES, 0).decode().splitlines()
-        return {name: int(count) for name, _, count in (line.partition(" ") for line in lines) if count.isdigit()}
+        found: dict[str, int] = {}
+        for row in rows(os.pread(self._fd, _FILE_BYTES, 0)):
+            name, _, count = row.partition(b" ")
+            if is_number(count):
+                found.setdefault(field(name), int(count))
+        return found
+
+    # A row that is odd is one that this kernel does not have.
+    def _keyed(self, wanted: Collection[bytes]) -> Keyed:
+        return keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), wanted)

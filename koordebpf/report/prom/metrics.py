@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from koordebpf import __version__
 from koordebpf.act.writer.change import WriteResult
 from koordebpf.collect.node_watch import SignalState
+from koordebpf.kernel.io.table import odd_rows
 from koordebpf.kernel.io.worker import thread_errors
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.policy.evict.eligibility import Eligibility
@@ -299,6 +300,8 @@ class SignalMetrics:
         yield CounterMetricFamily("koordebpf_lost_records", "Kernel records lost.", self.lost_records)
         yield CounterMetricFamily("koordebpf_missed_runs", "Runs of BPF programs passed over.", self.missed_runs)
         yield CounterMetricFamily("koordebpf_lost_ends", "Stalls whose end was never seen.", self.lost_ends)
+        text = "Rows of kernel files that are read and did not count: of another form, or a key a second time."
+        yield by_label(CounterMetricFamily, "koordebpf_odd_kernel_rows", text, "file", odd_rows())
 
 
 class SinkMetrics:

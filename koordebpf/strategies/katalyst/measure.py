@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,19 +11,20 @@ from msgspec.structs import replace
 from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.errors import CgroupGone, KernelFileError, SupportError
+from koordebpf.errors import KernelFileError, KernelProblem
 from koordebpf.kernel.cgroup.tables import numa_held
 from koordebpf.kernel.host.machine import has_link
 from koordebpf.kernel.io.closing import Closing
+from koordebpf.kernel.io.table import number
 from koordebpf.kernel.io.text_file import read_kernel_file
-from koordebpf.kernel.proc.meminfo import Meminfo
+from koordebpf.kernel.proc.cpu_topology import SYSFS
+from koordebpf.kernel.proc.meminfo import Meminfo, numa_total_bytes
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.kernel.proc.vmstat import Vmstat, Zoneinfo
 from koordebpf.state.cnr import Cnr
 from koordebpf.state.measured import NodeMeasure
 from koordebpf.strategies.katalyst.rootfs import RootfsCollector
 from koordebpf.strategies.katalyst.values import KatalystMeasured, NumaMemory, SystemMemory
-from koordebpf.units import KIB
 
 log = logging.getLogger(__name__)
 _SCALE_FACTOR = Path("/proc/sys/vm/watermark_scale_factor")
@@ -71,11 +71,11 @@ class KatalystMemory(Closing):
         Cost:   30 µs; with NUMA nodes 0.3 ms, and 65 µs a pod while they need pods; 3 µs a pod under pressure.
         """
         try:
-            scale_factor = int(read_kernel_file(_SCALE_FACTOR).text)
-        except (OSError, ValueError, CgroupGone) as error:
-            self._report(f"{_SCALE_FACTOR}: {error}")
+            scale_factor = number(_SCALE_FACTOR, read_kernel_file(_SCALE_FACTOR).data)
+            found = self._free_and_available(node)
+        except (OSError, KernelProblem) as error:
+            self._report(str(error) if isinstance(error, KernelProblem) else f"{_SCALE_FACTOR}: {error}")
             return KatalystMeasured()
-        found = self._free_and_available(node)
         if found is None:
             return KatalystMeasured()
         stolen = self._vmstat.read().pgsteal_kswapd if self._vmstat and is_round else None
@@ -134,7 +134,7 @@ class KatalystMemory(Closing):
             return {}
         try:
             return numa_held(hierarchy.mount_point / path, hierarchy.version)
-        except (CgroupGone, OSError):
+        except (KernelProblem, OSError):
             return {}
 
     # The kubelet's burstable level, wherever its driver has it; on v1 there is no such file.
@@ -149,7 +149,7 @@ class KatalystMemory(Closing):
                     self._pressure = None
                 self._pressure = path, PressureFile(path)
             return self._pressure[1].read().some.avg10
-        except (SupportError, KernelFileError, CgroupGone) as error:
+        except KernelProblem as error:
             self._report(str(error))
             return None
 
@@ -177,11 +177,9 @@ class KatalystMemory(Closing):
 
 def _total_bytes(node: int) -> int:
     try:
-        text = Path(f"/sys/devices/system/node/node{node}/meminfo").read_text()
-    except OSError:
+        return numa_total_bytes(node, SYSFS / f"node/node{node}/meminfo")
+    except (OSError, KernelFileError):
         return 0
-    found = re.search(r"MemTotal: +([0-9]+) kB", text)
-    return int(found[1]) * KIB if found else 0
 
 
 def links_of(cnr: Cnr) -> dict[str, bool]:

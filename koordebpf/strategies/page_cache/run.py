@@ -13,6 +13,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.files import PodFiles, file_bytes, file_pages
+from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import CgroupFile, file_name
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.io.closing import Closing
@@ -96,7 +97,7 @@ class PageCacheCollector(Closing):
                     sensitive[facts.uid] = SensitivePod(file_pages(rows, b"workingset_refault") or 0, file_bytes(rows))
                     continue
                 usage_bytes = stat.usage_bytes()
-            except (OSError, ValueError):  # it ended meanwhile
+            except (OSError, KernelFileError):  # it ended meanwhile
                 continue
             files = files or self._support(path)
             pods.append(

@@ -19,6 +19,7 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.files import PodFiles, anon_bytes, file_bytes
+from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.kernel.host.block_devices import zram_use
 from koordebpf.kernel.io.closing import Closing
@@ -139,7 +140,7 @@ class ReclaimCollector(Closing):
         try:
             stat = self._files.stat(cgroup_id, path)
             usage_bytes, rows = stat.usage_bytes(), stat.rows()
-        except (OSError, ValueError):  # it ended meanwhile
+        except (OSError, KernelFileError):  # it ended meanwhile
             return None
         return TrimmedPod(
             uid,
@@ -153,7 +154,10 @@ class ReclaimCollector(Closing):
         )
 
     def _swap(self) -> SwapState:
-        values = self._meminfo.read()
+        try:
+            values = self._meminfo.read()
+        except KernelFileError:  # its reader counts it; as without swap no anonymous memory is reclaimed
+            return SwapState(0, 0, *zram_use())
         return SwapState(values.swap_total_bytes or 0, values.swap_free_bytes or 0, *zram_use())
 
 

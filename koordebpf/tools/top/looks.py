@@ -14,7 +14,7 @@ from koordebpf.collect.history import NodeHistory
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.memory.files import memcg_samples
 from koordebpf.collect.node_watch import NodeWatch
-from koordebpf.errors import CgroupGone, SupportError
+from koordebpf.errors import KernelProblem
 from koordebpf.events.layout import decode_stall
 from koordebpf.events.records import CgroupStall, MemcgSample
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
@@ -121,7 +121,7 @@ class CgroupTable:
                 with PressureFile(self._watch.scope.hierarchy.mount_point / owner.path / "memory.pressure") as file:
                     read = file.read()
                 return StallShares(_line(read.some), _line(read.full) if read.full else None, derived=False)
-            except (CgroupGone, SupportError):
+            except KernelProblem:
                 pass  # psi=0: as on cgroup v1
         return self._shares.shares(cgroup_id, self._now_ns)
 
@@ -294,7 +294,7 @@ def open_cpu(watch: NodeWatch) -> CpuCollector | None:
     """Return what measures the CPUs of a node; None: it is one of memory alone."""
     try:
         return CpuCollector(find_controllers(), node_path=watch.scope.node_path)
-    except (SupportError, CgroupGone):
+    except KernelProblem:
         return None
 
 
@@ -304,5 +304,5 @@ def sample_cpu(cpu: CpuCollector, now_ns: int, watch: NodeWatch, series: NodeSer
     cpu.watch(owner for each in index if (owner := index.owner(each)) is not None)
     try:
         return cpu.collect(now_ns, series)
-    except CgroupGone:
+    except KernelProblem:
         return None

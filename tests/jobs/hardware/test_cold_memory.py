@@ -53,7 +53,7 @@ def test_file_pages_from_the_sixth_bucket_on_are_cold(tree: Make) -> None:
     [
         ("cfei  1 1", "cfei  1", "a name and 8 numbers"),
         ("dfui  1", "dfui  -1", "a name and 8 numbers"),
-        ("dfei", "none", "must have the rows"),
+        ("dfei", "none", "must have a row dfei"),
     ],
 )
 def test_garbage_is_named(tree: Make, before: str, after: str, rule: str) -> None:

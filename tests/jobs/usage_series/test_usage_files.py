@@ -95,7 +95,7 @@ def test_periods_that_are_garbage_are_named(tree):
     root = tree({"kubepods": {"cpu.stat": "nr_periods many\nnr_throttled 3\n"}})
     with (
         CgroupCpu({"cpu": ControllerMount(1, root)}, "kubepods") as cgroup,
-        pytest.raises(KernelFileError, match="whole numbers"),
+        pytest.raises(KernelFileError, match="must have a row nr_periods <number>"),
     ):
         cgroup.throttling()
 

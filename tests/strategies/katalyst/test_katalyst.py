@@ -139,7 +139,7 @@ def test_a_scale_factor_that_cannot_be_read_is_said_once(
         monkeypatch.setattr(module, "_SCALE_FACTOR", path)
         for _ in range(2):
             assert rig.memory.measure(NODE, is_round=True).system is None
-        assert caplog.text.count(f"{path}:") == 1
+        assert caplog.text.count(f"plugins: {path}:") == 1
 
 
 def test_a_machine_has_its_numa_nodes_and_pods_where_they_are_needed(tmp_path: Path):

@@ -54,6 +54,7 @@ def victim(name: str = "spark-1", namespace: str = "be", priority: int | None = 
         ({"running_pods": 2, "running_pods_without_cgroup": 1}, []),
         ({"running_pods": 3, "running_pods_without_cgroup": 2}, ["node_disagrees"]),
         ({"running_pods": 0, "running_pods_without_cgroup": 0}, []),
+        ({"node_problem": "/proc/meminfo: MemTotal is 0"}, ["node_implausible"]),
         ({"pods_synced_ns": None, "clock_jump_ns": 9 * NS_PER_S}, ["no_pod_view", "clock_jump"]),
     ],
 )

@@ -46,7 +46,7 @@ def test_what_is_read(file: CgroupFile, version: int, text: str, limits: dict[st
     assert parse_value(file, version, text, "a file") == Table.of(limits)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["8:0\n", "8:0 x\n", "sda 5\n", "8:0 5 6\n", "8:0 -1\n"])
+@pytest.mark.parametrize("text", ["8:0\n", "8:0 x\n", "8:0 5 6\n", "8:0 -1\n", "sda 5\n8:0 x\n"])
 def test_what_is_no_table(text: str) -> None:
     with pytest.raises(KernelFileError, match="pod/io"):
         parse_table(text, None, "pod/io")

@@ -1,0 +1,206 @@
+r"""Tables of the kernel as text: flat keyed and nested keyed files, each read by this module alone.
+
+A row ends at its line feed, and at no other byte. A row of a key that is not read is passed over, whatever it holds. Of
+two rows of one key the first counts. A row that is read and has another form is reported, by the name of its file in
+`koordebpf_odd_kernel_rows_total` and once in the log; it is an error only where no good row has that key.
+
+Source:  Documentation/admin-guide/cgroup-v2.rst, "Format". Tables of mounts have a reader of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from os.path import basename
+from pathlib import Path
+
+import msgspec
+
+from koordebpf.errors import KernelFileError
+
+log = logging.getLogger("koordebpf")
+
+_MOST_DIGITS = 20  # of 64 bits
+# Why 1 EiB: more is a counter that went below zero; sums of several, and what is written of them, stay in 63 bits.
+_MOST = 1 << 60
+_MOST_LOGGED = 100  # files, each once; beyond them the metric alone has them
+
+
+def rows(data: bytes) -> list[bytes]:
+    r"""Return the rows of a table, without empty ones.
+
+    >>> rows(b"a 1\nb\r2\n")
+    [b'a 1', b'b\r2']
+    """
+    return [row for row in data.split(b"\n") if row]
+
+
+def field(data: bytes) -> str:
+    """Return a field as text, from which `raw` returns the same bytes."""
+    return data.decode(errors="surrogateescape")
+
+
+def raw(text: str) -> bytes:
+    """Return the bytes of a text that `field` returned."""
+    return text.encode(errors="surrogateescape")
+
+
+def shown(data: bytes) -> str:
+    """Return bytes for a sentence."""
+    return data.decode(errors="backslashreplace")
+
+
+def is_number(data: bytes) -> bool:
+    """Tell whether a field is a whole number as the kernel prints one, of 64 bits and without a sign."""
+    return data.isdigit() and len(data) <= _MOST_DIGITS
+
+
+# Flat keyed files.
+
+
+class Keyed(msgspec.Struct, frozen=True, gc=False):
+    """The rows that are read of a file. `odd`: rows of the same keys that do not count, for each the key and the row.
+
+    `sep` and `unit`: as for `keyed`.
+    """
+
+    path: Path | str
+    values: dict[bytes, int]
+    sep: bytes = b" "
+    unit: bytes = b""
+    odd: tuple[tuple[bytes, bytes], ...] = ()
+
+    def required(self, key: bytes) -> int:
+        """Return the number of a row.
+
+        Raises:  KernelFileError: there is no such row, or none of its form.
+        """
+        if (value := self.optional(key)) is None:
+            raise odd_row(self.path, b", ".join(self.values), self._rule(key))
+        return value
+
+    def optional(self, key: bytes) -> int | None:
+        """Return the number of a row, None where there is no such row.
+
+        Raises:  KernelFileError: there is one, and none of its form.
+        """
+        value = self.values.get(key)
+        if value is None and self.odd:
+            for name, row in self.odd:
+                if name == key:
+                    raise KernelFileError(str(self.path), shown(row), self._rule(key))
+        return value
+
+    def _rule(self, key: bytes) -> str:
+        return f"must have a row {shown(key + self.sep).strip()} <number>{shown(self.unit)}"
+
+
+def keyed(
+    path: Path | str, data: bytes, wanted: Collection[bytes], sep: bytes = b" ", unit: bytes = b"", factor: int = 1
+) -> Keyed:
+    r"""Return the numbers of the rows that are read.
+
+    Args:
+        path: for errors and reports.
+        data: of the file.
+        wanted: the keys that are read.
+        sep: between key and number, with any number of blanks after it.
+        unit: behind the number.
+        factor: by which each number is multiplied; a product above 2⁶⁰ is odd.
+    Cost:    9 µs for memory.stat of cgroup v1, as a regular expression takes.
+
+    >>> keyed("f", b"anon 7\nfile x\nanon 8\n", {b"anon"}).values
+    {b'anon': 7}
+    """
+    values: dict[bytes, int] = {}
+    odd: list[tuple[bytes, bytes]] = []
+    for row in data.split(b"\n"):
+        key, _, value = row.partition(sep)
+        if key in wanted:
+            if unit:
+                value = value.lstrip(b" ").removesuffix(unit) if value.endswith(unit) else b""
+            if (
+                value.isdigit()
+                and len(value) <= _MOST_DIGITS
+                and key not in values
+                and (count := int(value) * factor) <= _MOST
+            ):
+                values[key] = count
+            else:
+                odd.append((key, row))
+    for _, row in odd:
+        report_odd(path, row, "another row of its key counts, or none")
+    return Keyed(path, values, sep, unit, tuple(odd))
+
+
+def number(path: Path | str, data: bytes, rule: str = "must be a whole number", most: int = _MOST) -> int:
+    """Return the number that a file of one number holds.
+
+    Raises:  KernelFileError: another thing, or more than `most`.
+    """
+    if not is_number(found := data.strip()) or (value := int(found)) > most:
+        raise odd_row(path, found, rule)
+    return value
+
+
+# Nested keyed files.
+
+
+def nested(data: bytes, sep: bytes = b" ") -> Iterator[tuple[bytes, list[bytes]]]:
+    r"""Yield of each row its key and the words behind it.
+
+    >>> list(nested(b"8:0 rbps=max wbps=7\n"))
+    [(b'8:0', [b'rbps=max', b'wbps=7'])]
+    """
+    for row in data.split(b"\n"):
+        words = [word for word in row.split(sep) if word]
+        if words:
+            yield words[0], words[1:]
+
+
+def columns(words: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return the columns of a row: key → value, of two with one key the first.
+
+    >>> columns([b"rbps=1", b"rbps=2", b"x"])
+    {b'rbps': b'1'}
+    """
+    found: dict[bytes, bytes] = {}
+    for word in words:
+        key, equals, value = word.partition(b"=")
+        if equals:
+            found.setdefault(key, value)
+    return found
+
+
+# What is odd.
+
+
+_lock = threading.Lock()  # files are read by several threads
+_counts: Counter[str] = Counter()
+_logged: set[str] = set()
+
+
+def odd_rows() -> dict[str, int]:
+    """Return how many rows this process read that had another form, or a key a second time, by the name of the file."""
+    with _lock:
+        return dict(_counts)
+
+
+def report_odd(path: Path | str, row: bytes, why: str) -> None:
+    """Count a row that is read and does not count; the log has the first one of each file."""
+    text = str(path)
+    with _lock:
+        _counts[basename(text)] += 1  # noqa: PTH119 - of a text
+        is_new = text not in _logged and len(_logged) < _MOST_LOGGED
+        if is_new:
+            _logged.add(text)
+    if is_new:
+        log.warning("%s: the row %r does not count: %s", text, shown(row[:80]), why)
+
+
+def odd_row(path: Path | str, row: bytes, rule: str) -> KernelFileError:
+    """Return the error of a row that is read and has another form, and count it."""
+    report_odd(path, row, rule)
+    return KernelFileError(str(path), shown(row), rule)
