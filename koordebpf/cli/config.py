@@ -15,6 +15,7 @@ def strategies_page() -> str:
     import textwrap
 
     from koordebpf.decision.strategies import STRATEGIES, section_of
+    from koordebpf.printable import page
     from koordebpf.report.pages.columns import WIDTH, table_lines
 
     rows = [
@@ -30,7 +31,7 @@ def strategies_page() -> str:
             f"{each.gate:<{width}}  {each.summary}", WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False
         )
     ]
-    return "\n".join([*table, "", *summaries])
+    return page([*table, "", *summaries])
 
 
 @click.group()

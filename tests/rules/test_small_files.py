@@ -14,8 +14,6 @@ LEAST_LINES = 40
 REASONS = {
     "jobs/usage_series/values.py": "each job's settings are in its values.py, which the configuration imports",
     "kube/sources/cnr.py": "a resource that is watched, by its name",
-    "cli/config.py": "a page of koordebpf config",
-    "agent/lifecycle/dead_man.py": "prometheus_client comes in through report only",
 }
 
 
