@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from koordebpf.errors import SupportError
-from koordebpf.kernel.io.sysfs_file import text_or_none
+from koordebpf.kernel.io.table import text_or_none
 from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts
 
 _LVM = "LVM-"  # how the UUID of a device mapper's device begins that LVM made

@@ -14,8 +14,8 @@ import msgspec
 
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
-from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
-from koordebpf.kernel.io.table import field, shown
+from koordebpf.kernel.io.table import field, shown, text_or_none
+from koordebpf.kernel.proc.cpu_topology import cpus_or_none
 
 SYSFS = Path("/sys")
 PROC = Path("/proc")

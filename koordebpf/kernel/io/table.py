@@ -9,6 +9,7 @@ Source:  Documentation/admin-guide/cgroup-v2.rst, "Format". Tables of mounts hav
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections import Counter
@@ -22,6 +23,7 @@ from koordebpf.errors import KernelFileError
 
 log = logging.getLogger("koordebpf")
 
+_ABSENT = frozenset({errno.ENOENT, errno.ENODEV})  # ENODEV: it went offline while the file was open
 _MOST_DIGITS = 20  # of 64 bits
 # Why 1 EiB: more is a counter that went below zero; sums of several, and what is written of them, stay in 63 bits.
 _MOST = 1 << 60
@@ -204,3 +206,18 @@ def odd_row(path: Path | str, row: bytes, rule: str) -> KernelFileError:
     """Return the error of a row that is read and has another form, and count it."""
     report_odd(path, row, rule)
     return KernelFileError(str(path), shown(row), rule)
+
+
+def text_or_none(path: Path, *absent: int) -> str | None:
+    """Return the file's text without blanks around it; None: there is none.
+
+    `absent` are errnos besides ENOENT and ENODEV that mean the same.
+
+    Raises:  OSError: any other.
+    """
+    try:
+        return field(path.read_bytes().strip())
+    except OSError as error:
+        if error.errno in _ABSENT or error.errno in absent:
+            return None
+        raise

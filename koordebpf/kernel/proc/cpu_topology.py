@@ -10,8 +10,7 @@ import msgspec
 
 from koordebpf.errors import KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
-from koordebpf.kernel.io.sysfs_file import cpus_or_none, text_or_none
-from koordebpf.kernel.io.table import field
+from koordebpf.kernel.io.table import field, text_or_none
 from koordebpf.kernel.io.text_file import KeptFile
 
 SYSFS = Path("/sys/devices/system")
@@ -143,3 +142,11 @@ def _number(path: Path) -> int | None:
         return int(text)
     except ValueError:
         raise KernelFileError(str(path), text, "must be a whole number") from None
+
+
+def cpus_or_none(path: Path, *absent: int) -> frozenset[int] | None:
+    """Return the CPUs that the file lists; None: there is none.
+
+    Raises:  KernelFileError: no list of CPUs. OSError: as `text_or_none`.
+    """
+    return None if (text := text_or_none(path, *absent)) is None else parse_cpu_list(text, str(path))
