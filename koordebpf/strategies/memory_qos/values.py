@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -130,7 +130,7 @@ class MemoryPod(msgspec.Struct, frozen=True, gc=False):
 def memory_pod(facts: PodFacts) -> MemoryPod:
     """Return a pod as memory QoS sees it. One of which a quantity cannot be read requests nothing.
 
-    Where 64 bits do not hold the sum of what it requests, its containers request nothing, and the pod what is left.
+    Where 8 PiB do not hold the sum of what it requests, its containers request nothing, and the pod what is left.
 
     Cost:    15 µs with three containers.
     """
@@ -154,13 +154,12 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         requested, limit = its.request(resource), its.limit(resource)
         request_bytes = min(requested.value(), _MOST_BYTES)
         limit_bytes = 0 if limit is None else min(limit.value(), _MOST_BYTES)
-        if not requested.is_int64():
+        if not requested.is_int64() or _together(its, amounts) > _MOST_BYTES:
             amounts = [(0, limit) for _, limit in amounts]
     except ConfigError as error:
         problems.append(f"{str(error).removeprefix(of)}; it requests nothing")
         its = nothing_granted(its)
         amounts, request_bytes, limit_bytes = [(0, 0)] * len(its.every), 0, 0
-    moments = [(Quantity(request), each.kind) for each, (request, _) in zip(its.every, amounts, strict=True)]
     containers = (
         MemoryContainer(each.name, ids.get(each.name), *amount, its.is_limit_of_known(each, resource))
         for each, amount in zip(its.every, amounts, strict=True)
@@ -171,7 +170,7 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         class_name=CLASSES.get(koord_qos_or_default(terms.labels, facts.kube_qos), "lsClass"),
         kube_qos=facts.kube_qos,
         # No container is to be protected more than its pod, an init container beside sidecars neither.
-        request_bytes=min(max(request_bytes, largest_moment(moments).unscaled), _MOST_BYTES),
+        request_bytes=max(request_bytes, _together(its, amounts)),
         limit_bytes=limit_bytes,
         containers=tuple(containers),
         own=own,
@@ -179,6 +178,12 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         is_overcommitted=resource != NATIVE_MEMORY,
         is_level_known=its.is_limit_known or resource != NATIVE_MEMORY,
     )
+
+
+# What containers request at the moment when they request most.
+def _together(its: Effective, amounts: Sequence[tuple[int, int]]) -> int:
+    moments = [(Quantity(request), each.kind) for each, (request, _) in zip(its.every, amounts, strict=True)]
+    return int(largest_moment(moments).unscaled)
 
 
 # Request and limit.

@@ -75,12 +75,18 @@ def view_of(pods: list[MemoryPod]) -> MemoryQosView:
 
 
 GIB = {"requests": {"memory": "1Gi"}}
+_GIB_OF_BATCH = {"requests": {"kubernetes.io/batch-memory": "1Gi"}}
+_ALL_OF_BATCH = {"limits": {"kubernetes.io/batch-memory": "7E"}}
 
 
 @given(PODS, RULES)
 @example(
     [memory_pod_of("LS", {"a": GIB}, init={"i": GIB}, kube_qos="Guaranteed", uid="uid-1")],
     MemoryQosRules(qos=memory_qos(ls={"minLimitPercent": 1}), files=frozenset(MEMORY)),
+)
+@example(
+    [memory_pod_of("BE", {"a": _GIB_OF_BATCH, "b": _ALL_OF_BATCH}, kube_qos="Guaranteed", uid="uid-1")],
+    MemoryQosRules(qos=memory_qos(be={"minLimitPercent": 1}), files=frozenset(MEMORY)),
 )
 def test_every_value_may_be_written_and_no_level_protects_less_than_those_below(pods, rules):
     view = view_of(pods)
