@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
-from koordebpf.agent.lifecycle.dead_man import DeadManMetrics
 from koordebpf.jobs.node_metric.run import NodeMetricNow, sending_families
 from koordebpf.jobs.node_topology.run import topology_families
+from koordebpf.report.prom.decision import DeadManMetrics
 from koordebpf.strategies.cpu_burst.run import CpuBurstMetrics
 from koordebpf.strategies.page_cache.run import PageCacheMetrics
 from koordebpf.strategies.proactive_reclaim.run import ReclaimMetrics

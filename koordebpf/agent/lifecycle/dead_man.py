@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koordebpf.collect.scope import NodeScope
 from koordebpf.configuration.settings import AgentConfig
@@ -22,6 +19,7 @@ from koordebpf.decision.dead_man import (
 )
 from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.errors import SupportError
+from koordebpf.report.prom.decision import DeadManMetrics
 from koordebpf.report.prom.metrics import AgentMetrics
 from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.view import NodeView
@@ -33,33 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("koordebpf")
 _SWEEP_NS = 20 * NS_PER_MS  # the programs look at all tasks meanwhile
 _BEATS = 4  # in each `after_ns`: one or two that come late are none that is missing
-
-
-class DeadManMetrics:
-    """Whether it is armed, and what it did. The loop writes, scrapes read."""
-
-    def __init__(self) -> None:
-        self.is_armed = False
-        self.late_stalls = 0
-        self.spared = 0
-        self._fired: Counter[str] = Counter()  # by mode
-
-    def count(self, mode: str) -> None:
-        """Count one time that it fired."""
-        self._fired[mode] += 1
-
-    def families(self) -> Iterator[Metric]:
-        """Yield the metrics."""
-        text = "Whether the dead man's switch has a pod that it would kill."
-        yield GaugeMetricFamily("koordebpf_dead_man_armed", text, int(self.is_armed))
-        fired = CounterMetricFamily("koordebpf_dead_man_fired", "Times that it fired, by mode.", labels=["mode"])
-        for mode in ("count", "kill"):
-            fired.add_metric([mode], self._fired[mode])
-        yield fired
-        text = "Stalls for memory of the node's tasks that ended while the heartbeat was late."
-        yield CounterMetricFamily("koordebpf_dead_man_late_stalls", text, self.late_stalls)
-        text = "Times that it did not fire because the node was below its threshold."
-        yield CounterMetricFamily("koordebpf_dead_man_spared", text, self.spared)
 
 
 class DeadManNews(NamedTuple):

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.agent.lifecycle.dead_man import DeadManMetrics, DeadManSwitch
+from koordebpf.agent.lifecycle.dead_man import DeadManSwitch
 from koordebpf.collect.scope import NodeScope
 from koordebpf.decision.dead_man import DeadManAction, DeadManSettings
 from koordebpf.decision.decide_tick import TickFrame, decided_again, tick_view
 from koordebpf.kernel.bpf.deadman import DeadManOrder, DeadManReport
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.report.prom.decision import DeadManMetrics
 from koordebpf.units import MIB, NS_PER_MS
 from tests.unit.policy.test_dead_man import NOW_NS, tick
 
