@@ -109,7 +109,8 @@ def capacity_doubt(node: Node | None, measure: NodeMeasure, *, strict: bool = Fa
     Raises: ConfigError: the Node's memory capacity is no quantity.
     """
     written, total = _written_capacity_bytes(node, measure), measure.total_bytes
-    if written is None or abs(written - total) * 100 <= _ALIKE_PERCENT * max(written, total):
+    # A kernel that shows no memory at all shows a container's view: a guard says so.
+    if written is None or total == 0 or abs(written - total) * 100 <= _ALIKE_PERCENT * max(written, total):
         return None
     taken = "node.status.capacity, as in Koordinator" if strict else "MemTotal"
     return (

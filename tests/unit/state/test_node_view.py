@@ -81,6 +81,7 @@ def test_a_node_that_disagrees_with_the_kernel_is_named_with_both_numbers():
     assert said_gib("machine", "98Mi", total=100 * MIB) is None
     assert said_gib("machine", "1000Mi", total=979 * MIB) is not None
     assert said_gib("machine", None, total=8 * GIB) is None
+    assert said_gib("machine", "16Gi", total=0) is None  # a guard is closed
     assert said_gib("cgroup", "16Gi", total=8 * GIB) is None
     assert capacity_doubt(None, NodeMeasure(scope="machine", total_bytes=GIB, used_bytes=0)) is None
 
