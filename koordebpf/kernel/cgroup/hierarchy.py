@@ -344,5 +344,5 @@ def _proc_cgroups(path: Path, controller: bytes) -> tuple[tuple[int, bool] | Non
             found = int(numbers[0]), numbers[2] == b"1"
         else:
             odd = odd or row
-            report_odd(path, row, "another row of its key counts, or none")
+            report_odd(path, row)
     return found, odd

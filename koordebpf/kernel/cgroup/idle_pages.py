@@ -52,7 +52,7 @@ def cold_bytes(directory: Path) -> int:
             continue
         if name in found or len(numbers) != _BUCKETS or not all(map(is_number, numbers)):
             odd[name] = b" ".join((name, *numbers))
-            report_odd(path, odd[name], "another row of its key counts, or none")
+            report_odd(path, odd[name])
         else:
             found[name] = sum(map(int, numbers[_FIRST_COLD:]))
     for name in sorted(_ROWS - found.keys()):

@@ -7,14 +7,13 @@ Source:  Documentation/admin-guide/cgroup-v2.rst, "Format": flat keyed and neste
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 import msgspec
 
-from koordebpf.errors import KernelFileError
-from koordebpf.kernel.io.table import columns, field, is_number, nested, raw, report_odd
+from koordebpf.kernel.io.table import columns, field, first_of_each, is_number, nested, raw, report_odd
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.units import PAGE_BYTES
 
@@ -47,7 +46,7 @@ def numa_held(directory: Path, version: Literal[1, 2]) -> dict[int, int]:
         nodes = {found[1]: amount for node, amount in columns(words).items() if (found := _NODE.fullmatch(node))}
         has_form = is_number(whole) if version == 1 else not equals
         if name in seen or not has_form or not 0 < len(nodes) == len(words) or not all(map(is_number, nodes.values())):
-            report_odd(path, first, "another row of its key counts, or none")
+            report_odd(path, first)
             continue
         seen.add(name)
         for node, amount in nodes.items():
@@ -157,25 +156,17 @@ def parse_table(text: str, column: str | None, path: str, beside: str = "") -> T
         beside: words that a row has which counts, such as enable=1; the others have no limit.
     Raises:  KernelFileError: the only row of a device has no limit.
     """
-    limits: dict[str, int] = {}
-    odd: dict[str, bytes] = {}  # rows of devices that have no good one
-    needed = frozenset(raw(beside).split())
-    wanted = None if column is None else raw(column)
-    for key, words in nested(raw(text)):
+    found = _devices(raw(text), frozenset(raw(beside).split()), None if column is None else raw(column))
+    limits = first_of_each(path, found, "must have a device and its limit in each line")
+    return Table.of({device: limit for device, limit in limits.items() if limit})
+
+
+def _devices(data: bytes, needed: frozenset[bytes], column: bytes | None) -> Iterator[tuple[str, int | None, bytes]]:
+    for key, words in nested(data):
         # The row `default` is that of devices that have none of their own. A name of another form is no device.
         device = field(key)
-        if not _DEVICE.fullmatch(device) or not needed <= set(words):
-            continue
-        row = b" ".join((key, *words))
-        value = _limit(words, wanted)
-        if device in limits or value is None:
-            odd[device] = row
-            report_odd(path, row, "another row of its key counts, or none")
-        else:
-            limits[device] = value
-    for device in odd.keys() - limits.keys():
-        raise KernelFileError(path, field(odd[device]), "must have a device and its limit in each line")
-    return Table.of({device: limit for device, limit in limits.items() if limit})
+        if _DEVICE.fullmatch(device) and needed <= set(words):
+            yield device, _limit(words, column), b" ".join((key, *words))
 
 
 # 0: none; None: the row has another form.

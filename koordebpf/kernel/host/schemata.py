@@ -6,9 +6,10 @@ Source: Documentation/filesystems/resctrl.rst; fs/resctrl/ctrlmondata.c (before 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.io.table import raw, report_odd, rows, shown
+from koordebpf.kernel.io.table import first_of_each, raw, rows
 
 _PART = re.compile(r"(LSR|LS|BE)/(L3|L3CODE|L3DATA|MB)/([0-9]{1,5})")
 _RESOURCES = {name.encode(): name for name in ("L3", "L3CODE", "L3DATA", "MB")}
@@ -34,22 +35,15 @@ def parse_schemata(text: str, path: str) -> dict[str, dict[int, int]]:
 
     Raises:  KernelFileError: the only row of a resource has another form.
     """
-    found: dict[str, dict[int, int]] = {}
-    odd: dict[str, bytes] = {}
-    for row in rows(raw(text)):
+    return first_of_each(path, _resources(rows(raw(text))), "must have domains as 0=7ff;1=7ff")
+
+
+def _resources(table: Iterable[bytes]) -> Iterator[tuple[str, dict[int, int] | None, bytes]]:
+    for row in table:
         name, colon, domains = row.lstrip(b" ").partition(b":")
         resource = _RESOURCES.get(name)
-        if not colon or resource is None or domains == b"uninitialized":
-            continue
-        values = _domains(domains, 10 if resource == "MB" else 16)
-        if resource in found or values is None:
-            odd[resource] = row
-            report_odd(path, row, "another row of its key counts, or none")
-        else:
-            found[resource] = values
-    for resource in odd.keys() - found.keys():
-        raise KernelFileError(path, shown(odd[resource]), "must have domains as 0=7ff;1=7ff")
-    return found
+        if colon and resource is not None and domains != b"uninitialized":
+            yield resource, _domains(domains, 10 if resource == "MB" else 16), row
 
 
 def _domains(text: bytes, base: int) -> dict[int, int] | None:

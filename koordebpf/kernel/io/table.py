@@ -16,12 +16,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from os.path import basename
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from koordebpf.errors import KernelFileError
 
 log = logging.getLogger("koordebpf")
+K = TypeVar("K")
+V = TypeVar("V")
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENODEV})  # ENODEV: it went offline while the file was open
 _MOST_DIGITS = 20  # of 64 bits
@@ -57,6 +60,24 @@ def shown(data: bytes) -> str:
 def is_number(data: bytes) -> bool:
     """Tell whether a field is a whole number as the kernel prints one, of 64 bits and without a sign."""
     return data.isdigit() and len(data) <= _MOST_DIGITS
+
+
+# Files of one line.
+
+
+def text_or_none(path: Path, *absent: int) -> str | None:
+    """Return the file's text without blanks around it; None: there is none.
+
+    `absent` are errnos besides ENOENT and ENODEV that mean the same.
+
+    Raises:  OSError: any other.
+    """
+    try:
+        return field(path.read_bytes().strip())
+    except OSError as error:
+        if error.errno in _ABSENT or error.errno in absent:
+            return None
+        raise
 
 
 # Flat keyed files.
@@ -133,7 +154,7 @@ def keyed(
             else:
                 odd.append((key, row))
     for _, row in odd:
-        report_odd(path, row, "another row of its key counts, or none")
+        report_odd(path, row)
     return Keyed(path, values, sep, unit, tuple(odd))
 
 
@@ -176,6 +197,24 @@ def columns(words: Iterable[bytes]) -> dict[bytes, bytes]:
     return found
 
 
+def first_of_each(path: Path | str, found: Iterable[tuple[K, V | None, bytes]], rule: str) -> dict[K, V]:
+    """Return of each key the value of its first good row. Of each row: its key, its value (None: another form), itself.
+
+    Raises:  KernelFileError: a key has odd rows alone; `rule` is what they break.
+    """
+    values: dict[K, V] = {}
+    odd: dict[K, bytes] = {}
+    for key, value, row in found:
+        if key in values or value is None:
+            odd[key] = row
+            report_odd(path, row)
+        else:
+            values[key] = value
+    for key in odd.keys() - values.keys():
+        raise KernelFileError(str(path), shown(odd[key]), rule)
+    return values
+
+
 # What is odd.
 
 
@@ -190,7 +229,7 @@ def odd_rows() -> dict[str, int]:
         return dict(_counts)
 
 
-def report_odd(path: Path | str, row: bytes, why: str) -> None:
+def report_odd(path: Path | str, row: bytes, why: str = "another row of its key counts, or none") -> None:
     """Count a row that is read and does not count; the log has the first one of each file."""
     text = str(path)
     with _lock:
@@ -206,18 +245,3 @@ def odd_row(path: Path | str, row: bytes, rule: str) -> KernelFileError:
     """Return the error of a row that is read and has another form, and count it."""
     report_odd(path, row, rule)
     return KernelFileError(str(path), shown(row), rule)
-
-
-def text_or_none(path: Path, *absent: int) -> str | None:
-    """Return the file's text without blanks around it; None: there is none.
-
-    `absent` are errnos besides ENOENT and ENODEV that mean the same.
-
-    Raises:  OSError: any other.
-    """
-    try:
-        return field(path.read_bytes().strip())
-    except OSError as error:
-        if error.errno in _ABSENT or error.errno in absent:
-            return None
-        raise

@@ -90,7 +90,7 @@ def parse_pressure(data: bytes, path: Path | str) -> Pressure:
             continue
         if kind in found or (match := _LINE.fullmatch(numbers)) is None:
             odd[kind] = row
-            report_odd(path, row, "another row of its key counts, or none")
+            report_odd(path, row)
         else:
             avg10, avg60, avg300, total = match.groups()
             found[kind] = PressureLine(float(avg10), float(avg60), float(avg300), int(total))
