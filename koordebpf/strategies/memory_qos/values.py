@@ -154,12 +154,13 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         requested, limit = its.request(resource), its.limit(resource)
         request_bytes = min(requested.value(), _MOST_BYTES)
         limit_bytes = 0 if limit is None else min(limit.value(), _MOST_BYTES)
-        if not requested.is_int64() or _together(its, amounts) > _MOST_BYTES:
-            amounts = [(0, limit) for _, limit in amounts]
+        together = _together(its, amounts)
+        if not requested.is_int64() or together > _MOST_BYTES:
+            amounts, together = [(0, limit) for _, limit in amounts], 0
     except ConfigError as error:
         problems.append(f"{str(error).removeprefix(of)}; it requests nothing")
         its = nothing_granted(its)
-        amounts, request_bytes, limit_bytes = [(0, 0)] * len(its.every), 0, 0
+        amounts, together, request_bytes, limit_bytes = [(0, 0)] * len(its.every), 0, 0, 0
     containers = (
         MemoryContainer(each.name, ids.get(each.name), *amount, its.is_limit_of_known(each, resource))
         for each, amount in zip(its.every, amounts, strict=True)
@@ -170,7 +171,7 @@ def memory_pod(facts: PodFacts) -> MemoryPod:
         class_name=CLASSES.get(koord_qos_or_default(terms.labels, facts.kube_qos), "lsClass"),
         kube_qos=facts.kube_qos,
         # No container is to be protected more than its pod, an init container beside sidecars neither.
-        request_bytes=max(request_bytes, _together(its, amounts)),
+        request_bytes=max(request_bytes, together),
         limit_bytes=limit_bytes,
         containers=tuple(containers),
         own=own,
