@@ -98,7 +98,7 @@ class NamespaceLabels:
         return True
 
 
-class SpecInForce:
+class EffectiveSpec:
     """The last good spec of a node, and what is wrong with the newest one."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class SpecInForce:
         self.host_applications = host_directories(spec.hostApplications) if spec else {}
 
 
-class TopologyInForce:
+class EffectiveTopology:
     """The NodeResourceTopology of a node, with the last good annotations on share pools, and what is wrong with it."""
 
     def __init__(self) -> None:
@@ -210,9 +210,9 @@ class ClusterView:
         self.uids: frozenset[str] = frozenset()
         self.cnr: Cnr | None = None
         self.is_strict = strict
-        self._spec = SpecInForce()
+        self._spec = EffectiveSpec()
         self._labels = NamespaceLabels(labels_max_age_ns)
-        self._topology = TopologyInForce()
+        self._topology = EffectiveTopology()
         self._capacity_doubt: str | None = None
 
     @property

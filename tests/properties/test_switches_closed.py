@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordebpf.collect.cluster_view import SpecInForce
+from koordebpf.collect.cluster_view import EffectiveSpec
 from koordebpf.controller.reconcile import desired_nodeslo
 from koordebpf.controller.settings import Settings, settings_of
 from koordebpf.errors import ConfigError
@@ -187,12 +187,12 @@ def test_a_controller_turns_no_node_on(
 
 @given(st.lists(any_threshold, max_size=3), off_threshold, st.lists(wrong_threshold, max_size=3))
 def test_an_agent_turns_no_node_on(before: list[str], off: str, after: list[str]) -> None:
-    running, node = SpecInForce(), Node(metadata=ObjectMeta(name="n1", labels=LABELS))
+    running, node = EffectiveSpec(), Node(metadata=ObjectMeta(name="n1", labels=LABELS))
     for text in before:
         running.learn(ClusterState(1, 1, node=node, slo_controller_config={THRESHOLD_KEY: text}), keeps_deleted=False)
     for text in (off, *after):
         state = ClusterState(1, 1, node=node, slo_controller_config={THRESHOLD_KEY: text})
-        started = SpecInForce()
+        started = EffectiveSpec()
         for each in (running, started):
             each.learn(state, keeps_deleted=False)
             assert each.spec is not None
