@@ -20,6 +20,7 @@ from koordebpf.kube.sources.file import FileSource
 from koordebpf.runner.context import NodeContext
 from koordebpf.strategies.hooks.decide import HOOKS_PART
 from koordebpf.tools.top import one_frame as module
+from tests.host.rigs.live_node import CONTROLLERS
 from tests.host.rigs.memory_qos_node import MemoryQosNode
 from tests.host.test_proactive_reclaim import read_once, sleeper
 from tests.support.nodes import NodeCgroup
@@ -43,12 +44,13 @@ def planned(frame: str, *options: str) -> dict[str, Any]:
 
 
 def test_every_strategy_is_due_and_sees_all_pods(node: NodeCgroup, tmp_path: Path) -> None:
-    qos = MemoryQosNode(node)
     names = [f"more-{each}" for each in range(MORE_PODS)]
-    for name in names:
-        node.add_pod(name, be=False)
-    before = qos.texts()
-    frame = koordebpf("top", "--frame", *qos.arguments(tmp_path))
+    with MemoryQosNode(node, CONTROLLERS) as qos:
+        for name in names:
+            qos.add_pod(name, be=False)
+        before = qos.texts()
+        frame = koordebpf("top", "--frame", *qos.arguments(tmp_path))
+        assert qos.texts() == before
     strategies = planned(frame)
     assert {each.name for each in OWN_STRATEGIES} == strategies.keys()
     assert not [name for name, each in strategies.items() if each["skipped"] in ("not_due", "not_known")]
@@ -60,7 +62,6 @@ def test_every_strategy_is_due_and_sees_all_pods(node: NodeCgroup, tmp_path: Pat
     made = json.loads(koordebpf("plan", "-", "--config", config, "--json", given=frame))["strategies"]["memoryQos"]
     wanted = {node.pod_paths[name].name for name in ("ls", *names)}
     assert {path.split("/")[-1] for path in (each["path"] for each in made["writes"])} >= wanted
-    assert qos.texts() == before
 
 
 def test_what_would_be_taken_is_shown_for_each_pod(node: NodeCgroup, tmp_path: Path) -> None:
@@ -95,7 +96,10 @@ def test_what_cannot_be_measured_is_named_and_the_rest_is_there(
     with NodeWatch(scope, source, 1 << 62) as watch:
         made = module.one_frame(watch, 0.1, AgentConfig(), tmp_path)
     assert made is not None
-    (problem,) = made.problems
+    problem, *others = made.problems
     assert problem.startswith(f"resctrl beside {tmp_path}: there is none")
+    # The node has no cgroup for its CPU time on v1, so that nothing decides on CPUs.
+    assert [each for each in others if "cpuacct" in each] == others
+    assert (made.frame.measured.cpu is None, len(others)) == ((True, 1) if node.version == 1 else (False, 0))
     assert [each.uid for each in made.frame.measured.parts[HOOKS_PART].pods] == [node.pods[0]["metadata"]["uid"]]
     assert made.frame.featureGates == AgentConfig().feature_gates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
@@ -230,7 +231,9 @@ class _Node:
         self._collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         self._history = NodeHistory(watch, self._collector)
         self._table = CgroupTable(watch, self._collector)
-        self._cpu = open_cpu(watch)
+        self._cpu: CpuCollector | None = None
+        with contextlib.suppress(KernelProblem):
+            self._cpu = open_cpu(watch)
         self._series = node_series()
         self._cluster: ClusterState | None = None
         self._measured: Measured | None = None
@@ -244,9 +247,9 @@ class _Node:
             watch.know_host_applications(self._known.host_applications)
         self._measured = self._history.measure(now_ns, self._known)
         if self._cpu:
-            self._measured = msgspec.structs.replace(
-                self._measured, cpu=sample_cpu(self._cpu, now_ns, self._watch, self._series)
-            )
+            with contextlib.suppress(KernelProblem):
+                cpu = sample_cpu(self._cpu, now_ns, watch, self._series)
+                self._measured = msgspec.structs.replace(self._measured, cpu=cpu)
         self._table.sample(now_ns, [decode_stall(key, value) for key, value in watch.signals.stalls()])
 
     def names(self, choice: Choice) -> list[str]:
@@ -290,19 +293,19 @@ class _Node:
             self._cpu.close()
 
 
-def open_cpu(watch: NodeWatch) -> CpuCollector | None:
-    """Return what measures the CPUs of a node; None: it is one of memory alone."""
-    try:
-        return CpuCollector(find_controllers(), node_path=watch.scope.node_path)
-    except KernelProblem:
-        return None
+def open_cpu(watch: NodeWatch) -> CpuCollector:
+    """Return what measures the CPUs of a node.
+
+    Raises:  SupportError: no sysfs or procfs.
+    """
+    return CpuCollector(find_controllers(), node_path=watch.scope.node_path)
 
 
-def sample_cpu(cpu: CpuCollector, now_ns: int, watch: NodeWatch, series: NodeSeries) -> CpuMeasured | None:
-    """Return what is known of the CPUs now; None: it is a node of memory alone."""
+def sample_cpu(cpu: CpuCollector, now_ns: int, watch: NodeWatch, series: NodeSeries) -> CpuMeasured:
+    """Return what is known of the CPUs now.
+
+    Raises:  KernelProblem: nothing is, as of a node that is a cgroup of memory alone.
+    """
     index = watch.index
     cpu.watch(owner for each in index if (owner := index.owner(each)) is not None)
-    try:
-        return cpu.collect(now_ns, series)
-    except KernelProblem:
-        return None
+    return cpu.collect(now_ns, series)

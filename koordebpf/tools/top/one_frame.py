@@ -20,6 +20,7 @@ from koordebpf.act.writer.writer import CgroupWriter
 from koordebpf.agent.runners import openers
 from koordebpf.agent.serving import open_metrics
 from koordebpf.collect.cluster_view import frame_of
+from koordebpf.collect.cpu.collector import CpuCollector
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.configuration.settings import AgentConfig
@@ -91,7 +92,7 @@ class _Node:
         collector = MemoryCollector(watch.scope, watch.signals, watch.index)
         stack.callback(collector.close)
         self._measuring = Measuring.of(config, watch, collector)
-        self._cpu = open_cpu(watch)
+        self._cpu: CpuCollector | None = self._tried(functools.partial(open_cpu, watch))
         if self._cpu:
             stack.callback(self._cpu.close)
         self._cluster: ClusterState | None = None
@@ -141,7 +142,8 @@ class _Node:
         now_ns = time.monotonic_ns()
         measured = self._measuring.history.measure(now_ns, self._measuring.known)
         if self._cpu:
-            measured = replace(measured, cpu=sample_cpu(self._cpu, now_ns, self._watch, self._measuring.series))
+            cpu = functools.partial(sample_cpu, self._cpu, now_ns, self._watch, self._measuring.series)
+            measured = replace(measured, cpu=self._tried(cpu))
         for each in self._parts:
             measured = self._tried(functools.partial(each, measured)) or measured
         return measured

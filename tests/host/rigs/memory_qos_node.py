@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ LS = {"enable": True, "minLimitPercent": 25, "lowLimitPercent": 50, "throttlingP
 class MemoryQosNode(LiveNode):
     """Pod `ls` requests 64 MiB of 128 MiB, pod `be` as much batch memory."""
 
-    def __init__(self, node: NodeCgroup) -> None:
-        super().__init__(node, ())
+    def __init__(self, node: NodeCgroup, controllers: Collection[str] = ()) -> None:
+        super().__init__(node, controllers)
 
     def fill(self) -> None:
         self.version = self.places.versions["memory"]
