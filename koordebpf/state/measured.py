@@ -39,6 +39,8 @@ class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `shmem_bytes` and `slab_reclaimable_bytes` None: not measured, or this kernel does not tell.
     `kernel_bytes` is what the cgroup is charged beside page cache and process memory and releases when it ends:
     socket buffers, pipes, page tables, stacks, per-CPU memory, slab that cannot be reclaimed. None: not measured.
+    `swap_bytes` is what it has in swap, on whatever device. `elsewhere_bytes` is what cgroups outside its own hold for
+    it, as a virtual machine's in the sandbox's cgroup: without page cache and reclaimable slab.
     """
 
     usage_bytes: NotNegative
@@ -50,6 +52,8 @@ class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shmem_bytes: NotNegative | None = None
     slab_reclaimable_bytes: NotNegative | None = None
     kernel_bytes: NotNegative | None = None
+    swap_bytes: NotNegative = 0
+    elsewhere_bytes: NotNegative = 0
 
     @property
     def held_bytes(self) -> int:
@@ -193,12 +197,40 @@ class StrayMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uid: str | None = None
 
 
+class OutsideMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a cgroup outside all pods holds with those below it, without page cache and reclaimable slab.
+
+    `path` is relative to the node. "": the node's own processes, which are in no cgroup below it.
+    """
+
+    path: str
+    held_bytes: NotNegative
+
+
+class UnchargedMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Memory of the machine that is in use and charged to no cgroup, by what holds it. Bytes.
+
+    `zram_bytes` are held for `zram_stored_bytes` of swap; `swapped_bytes` is all that is in swap, on whatever device.
+    `arc_bytes`: of ZFS' cache what is above its minimum, which it gives back by itself. `kernel_bytes`: what the kernel
+    says it holds for itself, of cgroups too. 0: there is none of it here.
+    """
+
+    zram_bytes: NotNegative = 0
+    zram_stored_bytes: NotNegative = 0
+    swapped_bytes: NotNegative = 0
+    arc_bytes: NotNegative = 0
+    hugetlb_bytes: NotNegative = 0
+    kernel_bytes: NotNegative = 0
+    balloon_bytes: NotNegative = 0
+
+
 class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was measured of the node. Bytes.
 
     `scope` machine: `total_bytes` is MemTotal and `used_bytes` MemTotal − MemAvailable (/proc/meminfo).
     `scope` cgroup:  `total_bytes` is the cgroup's limit and `used_bytes` its usage − inactive_file − active_file −
     slab_reclaimable, where the kernel tells the last (cgroup v1 does not: it counts as used).
+    `uncharged` None: not measured, as of a cgroup.
     """
 
     scope: Literal["machine", "cgroup"]
@@ -211,6 +243,7 @@ class NodeMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall: StallParts | None = None
     shares: StallShares | None = None  # derived, where there is no pressure file; else see psi_some, psi_full
     forecast: NodeForecast | None = None
+    uncharged: UnchargedMemory | None = None
 
     @property
     def known_used_bytes(self) -> int:
@@ -231,7 +264,8 @@ class MeasuredParts(dict[str, Any]):
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One sampling of the node: everything in it was read after `since_ns`.
 
-    `parts`: of a strategy that is left out nothing was measured.
+    `outside`: the cgroups beside those of pods, as far as they hold most; the last one, with the path `others`, is the
+    rest. None: not measured. `parts`: of a strategy that is left out nothing was measured.
     """
 
     now_ns: NotNegative  # CLOCK_MONOTONIC at the end of the reading
@@ -242,6 +276,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger: LedgerView | None = None
     cpu: CpuMeasured | None = None  # None: not needed
     stall_window: tuple[StallSample, ...] = ()  # the newest last; none: the stalls of pods are not timed
+    outside: tuple[OutsideMeasure, ...] | None = None
     parts: MeasuredParts = msgspec.field(default_factory=MeasuredParts)
 
     def with_part(self, name: str, part: Any) -> Measured:
