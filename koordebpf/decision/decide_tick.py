@@ -21,9 +21,11 @@ from koordebpf.policy.guards import (
     EmergencySettings,
     GuardLimits,
     Screening,
+    UseGuard,
     closed_guards,
     emergency,
     screen,
+    unexplained_memory,
     victim_guard,
     without_stale,
 )
@@ -88,7 +90,8 @@ class TickDecision(msgspec.Struct, frozen=True):
     """The decision of one round.
 
     `plan`     of this moment, before anything is held back.
-    `guards`   that are closed, and `holding` those of them that forbid acting now: in an emergency not all.
+    `guards`   that are closed, and `holding` those of them that forbid acting now: in an emergency not all, and none
+               that lets some victims pass.
     `carried`  what is carried out; None: nothing is, or it is not time yet.
     `step`     of the ladder; None: it waits for a guard to open.
     `ladder`   its memory once the step is done; None: there is no ladder, or it is not asked now.
@@ -140,24 +143,26 @@ def decide_tick(tick: TickFrame, view: NodeView, facts: Sequence[PodFacts] | Non
         plan = arbitrate(view, settings.eviction, [each for made in decisions.values() for each in made.demands])
     guards = closed_guards(tick.guards, settings.guards)
     holding = without_stale(guards) if lost else guards
+    use_guard = None if settings.eviction.strict_compat else unexplained_memory(view, plan, settings.guards)
     kept = {
         name: replace(made, demands=()) if made.demands else made
         for name, made in decisions.items()
         if name not in RESOURCE_OF
     }
-    decision = TickDecision(plan, guards, holding, strategies=kept)
+    shown = guards if use_guard is None else (*guards, use_guard.guard)
+    decision = TickDecision(plan, shown, holding, strategies=kept)
     if decision.is_short and tick.is_round_due:
         if lost:
             plan = replace(plan, sentence=f"{lost}: {plan.sentence}")
-            decision = replace(decision, carried=_screened(tick, plan, decision.holding, "emergency"))
+            decision = replace(decision, carried=_screened(tick, plan, holding, "emergency", use_guard))
         elif late := _overdue(tick, view, plan):
             decision = replace(decision, carried=_screened(tick, late, guards, "overdue"))
         elif tick.ladder is None:
-            decision = replace(decision, carried=_screened(tick, plan, guards, "evict"))
+            decision = replace(decision, carried=_screened(tick, plan, guards, "evict", use_guard))
         else:
-            decision = _climbed(tick, view, decision)
+            decision = _climbed(tick, view, decision, guards, use_guard)
     elif tick.ladder is not None and not decision.is_short:
-        decision = replace(_climbed(tick, view, decision), carried=None)
+        decision = replace(_climbed(tick, view, decision, guards, use_guard), carried=None)
     return decision
 
 
@@ -201,16 +206,33 @@ def _overdue(tick: TickFrame, view: NodeView, plan: Plan) -> Plan | None:
     )
 
 
-def _climbed(tick: TickFrame, view: NodeView, decision: TickDecision) -> TickDecision:
+def _climbed(
+    tick: TickFrame,
+    view: NodeView,
+    decision: TickDecision,
+    guards: tuple[ClosedGuard, ...],
+    use_guard: UseGuard | None,
+) -> TickDecision:
     plan, own_uid = decision.plan, tick.frame.ownPodUid
     # The decision has passed over such pods already; they are looked for once more before anything is done to them.
     spared = {each.candidate.uid for each in plan.victims if victim_guard(each, own_pod_uid=own_uid) is not None}
-    found = escalate(view, plan, decision.guards, tick.ladder or LadderMemory(), tick.settings.eviction.ladder, spared)
-    carried = _screened(tick, found.plan, found.guards, found.by)
+    guards = _with_use_guard(guards, use_guard, plan)  # no rung is started for those that stay
+    found = escalate(view, plan, guards, tick.ladder or LadderMemory(), tick.settings.eviction.ladder, spared)
+    carried = _screened(tick, found.plan, found.guards, found.by, use_guard)
     return replace(decision, carried=carried, step=found.step, ladder=found.memory)
 
 
-def _screened(tick: TickFrame, plan: Plan, guards: tuple[ClosedGuard, ...], by: By) -> CarriedOut:
+# A guard that lets no victim of the plan pass is as any other.
+def _with_use_guard(guards: tuple[ClosedGuard, ...], use_guard: UseGuard | None, plan: Plan) -> tuple[ClosedGuard, ...]:
+    if use_guard is None or use_guard.guard in guards or any(map(use_guard.lets_pass, plan.victims)):
+        return guards
+    return (*guards, use_guard.guard)
+
+
+def _screened(
+    tick: TickFrame, plan: Plan, guards: tuple[ClosedGuard, ...], by: By, use_guard: UseGuard | None = None
+) -> CarriedOut:
+    guards = _with_use_guard(guards, use_guard, plan)
     screening = screen(
         plan.victims,
         guards,
@@ -218,5 +240,6 @@ def _screened(tick: TickFrame, plan: Plan, guards: tuple[ClosedGuard, ...], by: 
         tick.settings.guards,
         now_ns=tick.frame.measured.now_ns,
         own_pod_uid=tick.frame.ownPodUid,
+        use_guard=use_guard,
     )
     return CarriedOut(plan, screening, guards, by)

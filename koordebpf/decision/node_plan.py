@@ -17,6 +17,7 @@ from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.plan import Plan, PodAction
 from koordebpf.policy.reconcile import CgroupWrite, SysctlWrite
 from koordebpf.policy.strategy import GATE_OFF, Decision, Strategy
+from koordebpf.state.balance import MemoryBalance, memory_balance
 from koordebpf.state.guard_facts import ClosedGuard
 from koordebpf.state.pods.namespaces import judged
 from koordebpf.state.view import NodeView
@@ -46,13 +47,15 @@ class NodePlan(Plan, frozen=True, kw_only=True):
     """The plan with the stall net and other strategies beside the evictions: what `koordebpf plan` prints.
 
     `guards`: of a round of an agent, those that are closed and keep it from acting. `strategies`: the decisions of the
-    others that decide, by name. `dead_man` None: deadMan.action is nothing.
+    others that decide, by name. `dead_man` None: deadMan.action is nothing. `memory`: where the memory in use is; None:
+    the frame does not say what cgroups outside pods hold.
     """
 
     stall_net: Verdict  # StallEvict, judged whether its gate is on or not
     guards: tuple[ClosedGuard, ...] = ()
     strategies: Mapping[str, OtherDecision] = {}
     dead_man: PlannedDeadMan | None = None
+    memory: MemoryBalance | None = None
 
 
 def decide_node(
@@ -75,7 +78,9 @@ def decide_node(
         for each in OWN_STRATEGIES
         if (made := decisions.get(each.name)) is not None and made.skipped != GATE_OFF
     }
-    return NodePlan(**msgspec.structs.asdict(plan), stall_net=stalls, strategies=shown)
+    memory = memory_balance(view.measured, view.used_bytes)
+    memory = memory if memory is not None and memory.is_whole else None
+    return NodePlan(**msgspec.structs.asdict(plan), stall_net=stalls, strategies=shown, memory=memory)
 
 
 def _other(strategy: Strategy[Any, Any, Any], made: Decision[Any], view: NodeView) -> OtherDecision:

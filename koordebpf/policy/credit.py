@@ -15,9 +15,10 @@ EMPTY_BYTES = MIB  # Why: an empty pod of three containers is charged 10 to 300 
 def credit_bytes(pod: PodView) -> int:
     """Return the memory that comes back with the pod's death; 0 where it was not measured.
 
-    inactive_anon + active_anon + unevictable and the kernel's memory for the pod, less the shmem of a pod whose tmpfs
-    outlives it. Those lists hold the pod's tmpfs pages too, so the pod's own tmpfs is in the sum. Page cache
-    and reclaimable slab are not: the node counts them as available already, and its usage would not fall.
+    inactive_anon + active_anon + unevictable, the kernel's memory for the pod, and what is held for it elsewhere, in
+    zram or by its virtual machine, less the shmem of a pod whose tmpfs outlives it. Those lists hold the pod's tmpfs
+    pages too, so the pod's own tmpfs is in the sum. Page cache and reclaimable slab are not: the node counts them as
+    available already, and its usage would not fall.
 
     Shmem of such a pod that was not measured counts as released. Too high a credit costs one more round, a few
     milliseconds later, on true numbers; too low a credit costs an innocent pod in this one.
@@ -30,10 +31,10 @@ def credit_bytes(pod: PodView) -> int:
         return 0
     # Spelled out: this is asked of every pod several times a tick, and a property is a call.
     listed = memory.inactive_anon_bytes + memory.active_anon_bytes + memory.unevictable_bytes
-    kernel = memory.kernel_bytes or 0
-    if not listed and kernel < EMPTY_BYTES:
+    rest = (memory.kernel_bytes or 0) + memory.elsewhere_bytes
+    if not listed and rest < EMPTY_BYTES:
         return 0
-    held = listed + kernel
+    held = listed + rest
     return max(held - (memory.shmem_bytes or 0), 0) if pod.keeps_tmpfs else held
 
 

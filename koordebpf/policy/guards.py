@@ -7,14 +7,24 @@ from typing import Literal
 
 import msgspec
 
+from koordebpf.policy.credit import candidate_credit
 from koordebpf.policy.evict.exemptions import ALWAYS_PROTECTED_NAMESPACES
-from koordebpf.policy.plan import Victim
+from koordebpf.policy.plan import Plan, Victim
 from koordebpf.slo.pods.qos import SYSTEM_CRITICAL_PRIORITY
+from koordebpf.state.amount import USED
+from koordebpf.state.balance import MemoryBalance, memory_balance
 from koordebpf.state.decision_memory import Budget
 from koordebpf.state.guard_facts import LOSS_WINDOW_NS, ClosedGuard, GuardFacts
-from koordebpf.units import NS_PER_S, format_ns
+from koordebpf.state.view import NodeView
+from koordebpf.units import NS_PER_S, format_bytes, format_ns
 
 STALE = "pods_stale"  # the guard that an emergency opens; no other one
+# Of the node's memory. Why: what a kernel holds in no counter, and its reserve, which counts as in use.
+_USUAL_RATIO = 0.1
+_FULL_RATIO = 0.95  # Why: a burst of 1 GiB/s fills the rest of a node of 16 GiB within a second
+_SOON_NS = 10 * NS_PER_S  # Why: an eviction takes a second or two to give memory back, and there may be several
+_STALLS_RATIO = 0.01  # Why: a hundredth of its time is what a latency-sensitive pod's tail shows
+_STALLS_NS = 5 * NS_PER_S  # Why: half of what a sample averages
 
 
 class EmergencySettings(msgspec.Struct, frozen=True):
@@ -73,6 +83,11 @@ class GuardLimits(msgspec.Struct, frozen=True):
                               None: never.
     `useless_pause_ns`        … for so long; then one more round may try. Why: an alert has been raised by then, and a
                               node that is still short is not left alone for longer.
+    `unexplained_max_ratio`   of what evictions for memory in use are to release: more than this that is in no pod and
+                              no known cgroup, beyond what is usual, closes the guard `unexplained_memory`. A victim
+                              that alone releases enough is evicted all the same, and all are when latency-sensitive
+                              pods stall or the node is nearly full. Why half: then most of what is too much is no
+                              pod's, and evictions would not release it. None: never, as with `compat: strict`.
     """
 
     pods_max_age_ns: int = 30 * NS_PER_S
@@ -83,6 +98,7 @@ class GuardLimits(msgspec.Struct, frozen=True):
     victims_per_round: int = 5
     useless_after: int | None = 3
     useless_pause_ns: int = 60 * NS_PER_S
+    unexplained_max_ratio: float | None = 0.5
 
 
 def closed_guards(facts: GuardFacts, limits: GuardLimits) -> tuple[ClosedGuard, ...]:
@@ -152,6 +168,71 @@ def _useless(facts: GuardFacts, limits: GuardLimits) -> ClosedGuard | None:
     )
 
 
+class UseGuard(msgspec.Struct, frozen=True):
+    """A closed guard for victims that go for memory in use and release less than `need_bytes`; all others pass."""
+
+    guard: ClosedGuard
+    need_bytes: int
+
+    def lets_pass(self, victim: Victim) -> bool:
+        """Tell whether the guard does not hold this victim back."""
+        return not victim.for_use or candidate_credit(victim.candidate, USED) >= self.need_bytes
+
+
+def unexplained_memory(view: NodeView, plan: Plan, limits: GuardLimits) -> UseGuard | None:
+    """Return the guard `unexplained_memory`; None: it is open, or holds no victim of the plan.
+
+    It judges only what is known: a frame must tell of the cgroups outside pods, and how long pods stall. No tenant can
+    close it with memory of its own, which is charged to its pod wherever it is.
+    """
+    need = max(
+        (
+            need.need
+            for feature in plan.features
+            if feature.verdict.fires and feature.verdict.stall is None
+            for need in feature.verdict.needs
+            if need.dimension == USED
+        ),
+        default=0,
+    )
+    ratio = limits.unexplained_max_ratio
+    if ratio is None or not need or _is_urgent(view):
+        return None
+    balance = memory_balance(view.measured, view.used_bytes)
+    if balance is None or not balance.is_whole:
+        return None
+    if not is_unusual(balance, ratio * need):
+        return None
+    sentence = f"{balance.sentence()}: only a pod that alone releases {format_bytes(need)} is evicted"
+    guard = UseGuard(ClosedGuard("unexplained_memory", sentence), need)
+    return None if all(map(guard.lets_pass, plan.victims)) else guard
+
+
+def is_unusual(balance: MemoryBalance, more_bytes: float = 0) -> bool:
+    """Tell whether more is in no pod and no known cgroup than on any node, by more than so much."""
+    return balance.unowned_bytes - balance.total_bytes * _USUAL_RATIO > more_bytes
+
+
+# Latency-sensitive pods wait for memory, or an OOM kill is near. What is not known counts as such.
+def _is_urgent(view: NodeView) -> bool:
+    used, forecast = view.used_bytes, view.forecast
+    if used is None or used >= view.measured.node.total_bytes * _FULL_RATIO:
+        return True
+    if forecast is not None and forecast.oom is not None and forecast.oom.low_ns < _SOON_NS:
+        return True
+    stalled = _stalled_ratio(view)
+    return stalled is None or stalled >= _STALLS_RATIO
+
+
+def _stalled_ratio(view: NodeView) -> float | None:
+    # The share of the last seconds in which a latency-sensitive pod waited for the node's memory, at most; of the node,
+    # where nothing times the stalls of pods. None: neither is measured.
+    samples, psi = view.measured.stall_window, view.measured.node.psi_some
+    if samples and view.now_ns - samples[-1].at_ns <= _STALLS_NS:
+        return samples[-1].at_most_ratio
+    return None if psi is None else psi.avg10 / 100
+
+
 def victim_guard(victim: Victim, *, own_pod_uid: str | None = None) -> ClosedGuard | None:
     """Return why this pod is never to be evicted, or None.
 
@@ -182,6 +263,7 @@ def screen(
     *,
     now_ns: int,
     own_pod_uid: str | None = None,
+    use_guard: UseGuard | None = None,
 ) -> Screening:
     """Return what of a plan may be carried out now: node guards first, then each pod's own, then the budget."""
     allowed: list[Victim] = []
@@ -189,6 +271,8 @@ def screen(
     left = budget.left(now_ns, limits.evictions_per_minute)
     for victim in victims:
         guard = node_guards[0] if node_guards else victim_guard(victim, own_pod_uid=own_pod_uid)
+        if guard is None and use_guard is not None and not use_guard.lets_pass(victim):
+            guard = use_guard.guard
         if guard is None and len(allowed) >= limits.victims_per_round:
             guard = ClosedGuard("round_full", f"{limits.victims_per_round} victims in this round already")
         if guard is None and len(allowed) >= left:

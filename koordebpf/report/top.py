@@ -12,6 +12,7 @@ import msgspec
 
 from koordebpf.kernel.signals import SignalQuality
 from koordebpf.slo.strategies.resource_threshold import threshold_bytes
+from koordebpf.state.balance import memory_parts
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.cpu.view import be_limit_millicpu
 from koordebpf.state.measured import (
@@ -86,6 +87,7 @@ class TopPage(msgspec.Struct, frozen=True):
     rows: tuple[TopRow, ...]
     ledger: LedgerView | None
     cpu: TopCpu | None = None  # None: the node has no CPU cgroup, or no best-effort directory
+    memory: Mapping[str, int] | None = None  # in use, by what holds it; None: not known of cgroups outside pods
 
 
 SORTS: Mapping[Sort, Callable[[TopRow], float]] = {
@@ -209,6 +211,7 @@ def top_of_frame(frame: Frame, view: NodeView, quality: SignalQuality | None, so
         rows=tuple(sorted_rows(pod_rows(view.pods, frame.measured), sort)),
         ledger=view.measured.ledger,
         cpu=top_cpu(frame.measured.cpu),
+        memory=memory_parts(frame.measured, view.used_bytes),
     )
 
 

@@ -10,6 +10,7 @@ from koordebpf.kube.cache.objects import Namespace, Node
 from koordebpf.quantity import quantity_bytes
 from koordebpf.slo.nodeslo import strategy_for
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
+from koordebpf.state.balance import pods_with_swap
 from koordebpf.state.cpu.view import cpu_view
 from koordebpf.state.decision_memory import DecisionMemory
 from koordebpf.state.measured import Measured, NodeMeasure, PodMeasure
@@ -142,7 +143,7 @@ def allocatable_memory(node: Node | None) -> dict[str, int] | None:
 
 
 def _pod_views(pods: Sequence[PodFacts], measured: Measured, executor: str) -> tuple[PodView, ...]:
-    measures = {measure.uid: measure for measure in measured.pods}
+    measures = {measure.uid: measure for measure in pods_with_swap(measured)}
     usage = measured.cpu.usage if measured.cpu is not None else None
     used = {pod.uid: pod.used_millicpu for pod in usage.pods} if usage is not None else {}
     return tuple(_pod_view(facts, measures.get(facts.uid), executor, used.get(facts.uid)) for facts in pods)

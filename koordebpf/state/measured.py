@@ -57,9 +57,15 @@ class MemoryParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def held_bytes(self) -> int:
-        """What is not available to others while the cgroup lives: usage − file LRU − reclaimable slab."""
+        """What is not available to others while it lives: usage − file LRU − reclaimable slab + elsewhere."""
         # Spelled out: a property of a property takes twice as long, and this is asked of every pod of every feature.
-        return self.inactive_anon_bytes + self.active_anon_bytes + self.unevictable_bytes + (self.kernel_bytes or 0)
+        return (
+            self.inactive_anon_bytes
+            + self.active_anon_bytes
+            + self.unevictable_bytes
+            + (self.kernel_bytes or 0)
+            + self.elsewhere_bytes
+        )
 
     @property
     def koordinator_used_bytes(self) -> int:
@@ -200,18 +206,20 @@ class StrayMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OutsideMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a cgroup outside all pods holds with those below it, without page cache and reclaimable slab.
 
-    `path` is relative to the node. "": the node's own processes, which are in no cgroup below it.
+    `path` is relative to the node. "": the node's own processes, which are in no cgroup below it. `kernel_bytes` are
+    the kernel's for it, and in `held_bytes`.
     """
 
     path: str
     held_bytes: NotNegative
+    kernel_bytes: NotNegative = 0
 
 
 class UnchargedMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Memory of the machine that is in use and charged to no cgroup, by what holds it. Bytes.
 
     `zram_bytes` are held for `zram_stored_bytes` of swap; `swapped_bytes` is all that is in swap, on whatever device.
-    `arc_bytes`: of ZFS' cache what is above its minimum, which it gives back by itself. `kernel_bytes`: what the kernel
+    `arc_bytes`: of ZFS' cache what is above its minimum, which it releases by itself. `kernel_bytes`: what the kernel
     says it holds for itself, of cgroups too. 0: there is none of it here.
     """
 

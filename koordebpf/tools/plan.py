@@ -21,7 +21,7 @@ from koordebpf.decision.strategies import StrategySettings
 from koordebpf.errors import ConfigError
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.evict.settings import EvictSettings
-from koordebpf.policy.guards import GuardLimits, closed_guards
+from koordebpf.policy.guards import GuardLimits, closed_guards, unexplained_memory
 from koordebpf.slo.manager.shapes import UnknownField, unknown_in_config, unknown_in_nodeslo
 from koordebpf.slo.nodeslo import STRATEGY_KEY, strategy_doubts
 from koordebpf.slo.spec import spec_of_configmap
@@ -64,7 +64,9 @@ class Case(msgspec.Struct, frozen=True):
         """
         view = view_of_frame(self.frame, strict=self.eviction.strict_compat)
         plan = decide_node(view, self.eviction, self.strategies, self.states)
-        return replace(plan, guards=self.guards, dead_man=self._dead_man(view))
+        use_guard = None if self.eviction.strict_compat else unexplained_memory(view, plan, self.limits)
+        guards = self.guards if use_guard is None else (*self.guards, use_guard.guard)
+        return replace(plan, guards=guards, dead_man=self._dead_man(view))
 
     def _dead_man(self, view: NodeView) -> PlannedDeadMan | None:
         if self.dead_man.action == "nothing":

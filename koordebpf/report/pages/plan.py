@@ -27,6 +27,7 @@ from koordebpf.report.pages.columns import WIDTH, filled, filled_paths, table_li
 from koordebpf.report.record_line import shortened
 from koordebpf.report.sentences import headline, plain_words
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource, unit_of
+from koordebpf.state.balance import MemoryBalance
 from koordebpf.state.measured import LedgerRow, LedgerView, Party, is_mostly_kernel
 from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import asked_reasons
@@ -46,6 +47,8 @@ _NOT_DUE = "this round measured nothing for it; what it wrote before stays"
 _MOST_FILES, _MOST_PODS = 20, 10  # of one strategy; pods in a comparison
 _NAME, _CELL = 24, 12  # of a comparison, as those of the features
 _NAMED = 4  # namespaces in a sentence
+_OUTSIDE = 3  # cgroups outside pods that are named
+_PART_NAMES = {"outside": "outside pods"}
 _KILLERS: Mapping[KillerName, str] = {
     "api": "an Eviction is created",
     "delete": "its Pod is deleted, past PodDisruptionBudgets",
@@ -223,6 +226,20 @@ def _acted_on(decision: OtherDecision, count: int) -> list[str]:
     return [*lines, f"  {more} more pod{'s' if more > 1 else ''}"] if more else lines
 
 
+def balance_lines(balance: MemoryBalance) -> list[str]:
+    """Return the parts of what is in use, each with its share of the node's memory, and the largest cgroups outside."""
+    outside = [each for each in balance.outside if each.held_bytes]
+    named = ", ".join(f"{each.path or '/'} {format_bytes(each.held_bytes)}" for each in outside[:_OUTSIDE])
+    notes = {"outside": named, "unexplained": "in no pod, cgroup or counter of the kernel"}
+    lines: list[str] = []
+    for name, held in balance.parts().items():
+        percent = held * 100 / balance.total_bytes if balance.total_bytes else 0.0
+        line = f"{_PART_NAMES.get(name, name):<13}{format_bytes(held):>10}{percent:>6.1f} %"
+        first, *more = filled(notes.get(name, ""), " " * (len(line) + 2)) or [""]
+        lines += [f"{line}  {first.strip()}".rstrip(), *more]
+    return lines
+
+
 def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str:
     """Return the sentence, then for each feature its numbers, the first `ranking` candidates, and who is none.
 
@@ -236,6 +253,8 @@ def plan_page(plan: NodePlan, ranking: int, *, with_ladder: bool = False) -> str
         )
     for feature in plan.features:
         blocks += [_numbers(feature, plan.sentence), _ranking(feature, ranking), _not_done(feature)]
+    if plan.memory is not None:
+        blocks.append(["memory in use", *(f"  {line}" for line in balance_lines(plan.memory))])
     net = plan.stall_net
     if all(feature.verdict.feature != net.feature for feature in plan.features):
         blocks.append(_numbers(FeaturePlan(net, Balance(MEMORY)), net.reason))  # its gate is off: `skipped` says so

@@ -27,7 +27,8 @@ from koordebpf.report.prom.decision import DecisionMetrics, Histogram
 from koordebpf.report.prom.koordlet import KoordletMetrics
 from koordebpf.report.prom.pods import POD_SERIES, LedgerMetrics, PodMetrics, PodSeries, forecast_families
 from koordebpf.report.prom.series import SeriesMetrics
-from koordebpf.state.measured import NodeForecast, NodeMeasure, PsiLine
+from koordebpf.state.balance import memory_parts
+from koordebpf.state.measured import Measured, NodeForecast, NodeMeasure, PsiLine
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.requests import BATCH_CPU, BATCH_MEMORY
@@ -194,6 +195,8 @@ class NodeMetrics:
     def __init__(self, most_forecast_pods: int = 0) -> None:
         self.most_forecast_pods = most_forecast_pods  # of which the forecast is shown
         self.measure: NodeMeasure | None = None
+        self.measured: Measured | None = None
+        self.used_bytes: int | None = None
         self.capacity_bytes: int | None = None
         self.marks: dict[str, dict[str, int]] = {}  # feature that judges memory in use → mark → bytes
         self.forecast: NodeForecast | None = None
@@ -206,6 +209,7 @@ class NodeMetrics:
     def record(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
         self.measure, self.capacity_bytes = view.measured.node, view.capacity_bytes
+        self.measured, self.used_bytes = view.measured, view.used_bytes
         self.forecast, self.forecast_pods = view.forecast, tuple(pod for pod in view.pods if pod.forecast)
 
     def families(self) -> Iterator[Metric]:
@@ -213,6 +217,8 @@ class NodeMetrics:
         if self.measure is not None:
             yield from _families(self.measure, self.capacity_bytes)
         yield _marks(self.marks.copy())
+        if self.measured is not None:
+            yield _parts(memory_parts(self.measured, self.used_bytes) or {})
         yield from _eligible(self.eligibility)
         if self.series is not None:
             yield from self.series.families()
@@ -249,6 +255,14 @@ def _families(node: NodeMeasure, capacity_bytes: int | None) -> Iterator[Metric]
             total.add_metric([degree], line.total_us / 1_000_000)
     yield ratio
     yield total
+
+
+def _parts(parts: Mapping[str, int]) -> Metric:
+    text = "Memory in use by what holds it; the parts sum to koordebpf_node_used_bytes, what is unexplained included."
+    family = GaugeMetricFamily("koordebpf_node_memory_bytes", text, labels=["held_by"])
+    for name, held in parts.items():
+        family.add_metric([name], held)
+    return family
 
 
 def _marks(marks: Mapping[str, Mapping[str, int]]) -> Metric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import os
@@ -18,6 +19,7 @@ from koordebpf.act.writer.places import Original, Places, Unusable, read_held
 from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.collect.cpu.owners import best_effort_root
+from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.collect.node_watch import NodeWatch
 from koordebpf.collect.scope import NodeScope, open_scope
 from koordebpf.configuration.settings import AgentConfig
@@ -39,14 +41,17 @@ from koordebpf.kernel.host.strategy_files import support_of_strategies
 from koordebpf.kernel.host.support import host_line, support_of_files
 from koordebpf.kernel.signals import SUMS_ONLY_NS, BackendName, SignalSource
 from koordebpf.kube.cache.objects import Pod
+from koordebpf.policy.guards import is_unusual
 from koordebpf.policy.reconcile import FileKey
 from koordebpf.report.http.local_socket import agent_socket, asked
 from koordebpf.report.known import KnownObjects
+from koordebpf.state.balance import memory_balance
 from koordebpf.strategies.cpu_burst.decide import CPU_BURST
 from koordebpf.strategies.cpu_burst.values import is_above_limit, written_limits
 from koordebpf.tools.doctor.page import AskedSources, BackendTry, DoctorReport, doctor_report
 from koordebpf.tools.doctor.remedies import fixes_of
 from koordebpf.tools.pod_explain import known_originals
+from koordebpf.units import format_bytes
 
 _HOOK_COST = "evictions are made all the same, and this is not called"
 _HOOK_REMEDY = "Mount it into the agent's container, readable, and writable by root alone."
@@ -62,6 +67,14 @@ _QUOTA_REMEDY = (
 _QUOTA_COST = (
     "they keep it, also on an overloaded node and after the agent: what koordlet's CPU burst left raised counts as "
     "the container's own"
+)
+_MEMORY_SIGNAL = "memory in use"
+_MEMORY_REMEDY = (
+    "Look for what holds it: a driver, a file system's cache, a virtual machine outside of its pod's cgroup."
+)
+_MEMORY_COST = (
+    "while the node is short by it alone, pods that do not release enough by themselves stay"
+    " (guards.unexplainedMaxRatio)"
 )
 _KOORDLET = "koordlet"  # the value of its pods' label koord-app, and the name of their container
 _ORDER: tuple[BackendName, ...] = ("co-re", "bcc", "files")
@@ -221,7 +234,7 @@ def examine(
         with NodeWatch(scope, None, SUMS_ONLY_NS, backend=wanted) as watch:
             taken, quality = watch.signals.name, watch.quality.sentence
             sources += [*watch.signals.sources, kubelet_root_source(watch.index.kubelet), *_suppression(scope, watch)]
-            notes = tuple(quota_notes(watch, (config or AgentConfig()).run_dir))
+            notes = (*quota_notes(watch, (config or AgentConfig()).run_dir), *_memory_note(watch))
             if config:
                 asked = AskedSources(own_sources(config, scope, watch), _strategies(config, watch))
     except SupportError as error:
@@ -235,6 +248,20 @@ def examine(
     ]
     fixes = fixes_of([*sources, *failed], host_facts())
     return doctor_report(host_line(), tries, sources, fixes, quality, asked, notes)
+
+
+# No pod is known here by name, so that each counts by its cgroup.
+def _memory_note(watch: NodeWatch) -> list[SignalSource]:
+    with contextlib.closing(MemoryCollector(watch.scope, watch.signals, watch.index)) as collector:
+        measured = collector.everything({}, (), None)
+    balance = memory_balance(measured, measured.node.used_bytes)
+    if balance is None or not balance.is_whole:
+        return []
+    parts = ", ".join(f"{name} {format_bytes(held)}" for name, held in balance.parts().items())
+    how = f"{format_bytes(balance.used_bytes)}: {parts}"
+    if not is_unusual(balance):
+        return [SignalSource(_MEMORY_SIGNAL, how, works=True)]
+    return [SignalSource(_MEMORY_SIGNAL, how, False, balance.sentence(), _MEMORY_REMEDY, _MEMORY_COST)]
 
 
 def own_sources(config: AgentConfig, scope: NodeScope, watch: NodeWatch) -> tuple[SignalSource, ...]:

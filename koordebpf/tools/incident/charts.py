@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from koordebpf.printable import json_bytes, printable
+from koordebpf.state.balance import UNEXPLAINED
 from koordebpf.tools.incident.moments import Moment
 from koordebpf.tools.incident.values import ABSENT, Chart, Mark, Series, amount, clock, moment
 from koordebpf.units import NS_PER_S
@@ -25,6 +26,7 @@ _ROWS = 60  # of a table. Why: one a minute for an hour
 _DAY_S = 86_400
 _COLOURS = 10  # --c0 … --c9 of style.css
 _KINDS = {"decision": "decision", "oom": "OOM kill", "back": "memory back", "gap": "rounds lost"}
+OUTSIDE = "outside of pods"
 NAMED = 10  # pods of a stack. Why: more colours than these cannot be distinguished
 _LINES = 6  # pods of a plot of lines
 _GAP_NS = 20 * NS_PER_S  # Why: the slowest pace is a round each 5 s
@@ -184,8 +186,8 @@ def colours(chart: Chart) -> list[str]:
             found.append("ink")
         elif each.style == "area" and each.name.endswith((" other pod", " other pods")):
             found.append("others")
-        elif each.style == "area" and each.name == "outside of pods":
-            found.append("outside")
+        elif each.style == "area" and each.name in (OUTSIDE, UNEXPLAINED):
+            found.append("outside" if each.name == OUTSIDE else "unexplained")
         else:
             found.append(f"c{number % _COLOURS}")
             number += 1
@@ -320,7 +322,9 @@ def _memory(
                 _values(rows, lambda each: sum(held for uid, held in each.held_bytes.items() if uid not in kept)),
             )
         )
-    series.append(Series("outside of pods", "area", _values(rows, _outside)))
+    series.append(Series(OUTSIDE, "area", _values(rows, _outside)))
+    if any(each.unexplained_bytes is not None for each in known):
+        series.append(Series(UNEXPLAINED, "area", _values(rows, lambda each: each.unexplained_bytes)))
     series.append(Series("node, in use", "line", _values(rows, lambda each: each.used_bytes)))
     series += _marks(rows)
     note = (
@@ -331,7 +335,9 @@ def _memory(
 
 
 def _outside(each: Moment) -> Value:
-    return None if each.used_bytes is None else max(0, each.used_bytes - sum(each.held_bytes.values()))
+    if each.used_bytes is None:
+        return None
+    return max(0, each.used_bytes - sum(each.held_bytes.values()) - (each.unexplained_bytes or 0))
 
 
 def _marks(rows: Sequence[Moment | None]) -> list[Series]:

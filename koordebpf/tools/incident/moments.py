@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koordebpf.state.balance import UNEXPLAINED, memory_parts, pods_with_swap
 from koordebpf.state.measured import NodeMeasure, PodMeasure, PsiLine
 from koordebpf.store.recorder.rounds import ReadRound
 from koordebpf.tools.incident.ranking import RecordedDecision
@@ -28,6 +29,7 @@ class Moment(msgspec.Struct):
     growth_bytes_per_s: float | None
     held_bytes: dict[str, int]
     growths: dict[str, float]
+    unexplained_bytes: int | None = None
     some_ratio: float | None = None
     full_ratio: float | None = None
     stalls: dict[str, float] = {}
@@ -71,6 +73,7 @@ def _moment(each: ReadRound, decision: RecordedDecision) -> Moment:
     measured = each.tick.frame.measured
     node, memory, suppress = measured.node, decision.memory, decision.suppress
     usage = measured.cpu.usage if measured.cpu is not None else None
+    parts, pods = memory_parts(measured, node.used_bytes), pods_with_swap(measured)
     return Moment(
         wall_ns=each.wall_ns,
         total_bytes=node.total_bytes,
@@ -78,8 +81,9 @@ def _moment(each: ReadRound, decision: RecordedDecision) -> Moment:
         threshold_bytes=None if memory is None else memory.threshold,
         lower_bytes=None if memory is None else memory.lower,
         growth_bytes_per_s=node.growth_bytes_per_s,
-        held_bytes={pod.uid: pod.memory.held_bytes for pod in measured.pods if pod.memory is not None},
+        held_bytes={pod.uid: pod.memory.held_bytes for pod in pods if pod.memory is not None},
         growths={pod.uid: pod.growth_bytes_per_s for pod in measured.pods if pod.growth_bytes_per_s},
+        unexplained_bytes=None if parts is None else max(parts[UNEXPLAINED], 0),
         stalls={pod.uid: ratio for pod in measured.pods if (ratio := _stalled(pod)) > 0},
         be_may_have_millicpu=None if suppress is None else suppress.be_millicpu,
         be_limited_millicpu=None if suppress is None else suppress.held_millicpu,

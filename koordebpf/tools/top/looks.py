@@ -25,6 +25,7 @@ from koordebpf.kube.cache.objects import ClusterState
 from koordebpf.report.record_line import owner_text
 from koordebpf.report.top import Level, TopPage, TopRow, pod_rows, short_qos, sorted_rows, stalls_of, top_cpu
 from koordebpf.slo.strategies.resource_threshold import threshold_bytes
+from koordebpf.state.balance import memory_parts
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuMeasured
 from koordebpf.state.forecast import GrowthHistory, time_to
@@ -274,6 +275,7 @@ class _Node:
             rows=tuple(sorted_rows(rows, choice.sort)),
             ledger=self._ledger(measured.ledger, measured.now_ns),
             cpu=top_cpu(measured.cpu),
+            memory=memory_parts(measured, view.used_bytes),
         )
         wants_inner = choice.level == "pod" and (choice.tree or choice.detail is not None)
         inner = sorted_rows(self._table.rows("container", known.facts), choice.sort) if wants_inner else []

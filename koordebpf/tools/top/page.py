@@ -292,6 +292,8 @@ def _head(page: TopPage) -> list[str]:
     if any(is_mostly_kernel(row.kernel_bytes, row.used_bytes) for row in page.rows):
         footer += ", K: mostly kernel memory"
     lines = [first, " · ".join(times) or "does not fill up", " · ".join(stalls) or "no stall"]
+    if page.memory:
+        lines.append("in use: " + " · ".join(f"{name} {format_bytes(held)}" for name, held in page.memory.items()))
     if cpu := page.cpu:
         be, limit, used = (
             f"{each / 1000:.2f}" for each in (cpu.be_used_millicpu, cpu.be_limit_millicpu, cpu.used_millicpu)

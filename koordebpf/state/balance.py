@@ -1,0 +1,153 @@
+"""Where a node's memory in use is: in pods, in cgroups outside them, with the kernel, or unexplained. Pure.
+
+The parts sum to what is in use to the byte; what is left over is a part too, and may be negative: the kernel's counters
+are not read at one moment, and some of them overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from koordebpf.state.measured import Measured, OutsideMeasure, PodMeasure, UnchargedMemory
+from koordebpf.units import format_bytes
+
+OTHERS = "others"  # the path of what is summed up
+# Of `named`: swap in zram that is no pod's, ZFS' cache above its minimum, pools of huge pages, the kernel beside what
+# it charges to cgroups, and what a balloon took.
+UNEXPLAINED = "unexplained"
+ZRAM, ARC, HUGETLB, KERNEL, BALLOON = "zram", "ZFS ARC", "hugetlb", "kernel", "balloon"
+
+
+class PodBalance(msgspec.Struct, frozen=True, gc=False):
+    """What is in use for one pod. `swapped_bytes` is the memory that zram holds for its swap. Bytes."""
+
+    uid: str
+    lists_bytes: int
+    kernel_bytes: int
+    swapped_bytes: int
+    elsewhere_bytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        """All of it."""
+        return self.lists_bytes + self.kernel_bytes + self.swapped_bytes + self.elsewhere_bytes
+
+
+class MemoryBalance(msgspec.Struct, frozen=True):
+    """The parts of `used_bytes`. `is_whole`: cgroups outside pods were measured; else they are unexplained too.
+
+    `pods`: those that were measured, strays too, under their cgroup's path. `named` has what holds anything at all.
+    """
+
+    total_bytes: int
+    used_bytes: int
+    pods: tuple[PodBalance, ...]
+    outside: tuple[OutsideMeasure, ...]
+    named: Mapping[str, int]
+    unexplained_bytes: int
+    is_whole: bool = True
+
+    @property
+    def pods_bytes(self) -> int:
+        """What is in use for pods."""
+        return sum(each.held_bytes for each in self.pods)
+
+    @property
+    def outside_bytes(self) -> int:
+        """What cgroups outside pods hold."""
+        return sum(each.held_bytes for each in self.outside)
+
+    @property
+    def unowned_bytes(self) -> int:
+        """What no pod and no process holds, as far as is known: unexplained, and what ZFS releases by itself."""
+        return max(self.unexplained_bytes, 0) + self.named.get(ARC, 0)
+
+    def parts(self) -> dict[str, int]:
+        """Return every part by its name: they sum to `used_bytes`."""
+        parts = {"pods": self.pods_bytes, "outside": self.outside_bytes, **self.named}
+        return {**parts, UNEXPLAINED: self.unexplained_bytes}
+
+    def sentence(self) -> str:
+        """Return how much of what is in use is unexplained, for people."""
+        unowned, used = format_bytes(self.unowned_bytes), format_bytes(self.used_bytes)
+        arc = f" ({format_bytes(self.named[ARC])} of it are ZFS' cache)" if ARC in self.named else ""
+        return f"{unowned} of {used} in use are in no pod and no known cgroup{arc}"
+
+
+def ram_per_swap(uncharged: UnchargedMemory | None) -> float:
+    """Return how much memory a byte in swap takes, over all devices: 0 of a disk, about a third in zram.
+
+    >>> ram_per_swap(UnchargedMemory(zram_bytes=100, zram_stored_bytes=300, swapped_bytes=400))
+    0.25
+    """
+    if uncharged is None:
+        return 0.0
+    swapped = max(uncharged.swapped_bytes, uncharged.zram_stored_bytes)
+    return min(uncharged.zram_bytes / swapped, 1.0) if swapped else 0.0
+
+
+def pods_with_swap(measured: Measured) -> tuple[PodMeasure, ...]:
+    """Return the pods as they were measured, with what zram holds for their swap in `elsewhere_bytes`."""
+    per_swap = ram_per_swap(measured.node.uncharged)
+    return tuple(_with_swap(each, per_swap) for each in measured.pods) if per_swap else measured.pods
+
+
+def _with_swap(pod: PodMeasure, per_swap: float) -> PodMeasure:
+    memory = pod.memory
+    if memory is None or not memory.swap_bytes:
+        return pod
+    elsewhere = memory.elsewhere_bytes + int(memory.swap_bytes * per_swap)
+    return replace(pod, memory=replace(memory, elsewhere_bytes=elsewhere))
+
+
+def memory_balance(measured: Measured, used_bytes: int | None) -> MemoryBalance | None:
+    """Return the parts of `used_bytes` of a node; None: that is not known.
+
+    Cost:    1 µs a pod.
+    """
+    if used_bytes is None:
+        return None
+    node, outside = measured.node, measured.outside
+    per_swap = ram_per_swap(node.uncharged)
+    known = [
+        PodBalance(
+            name,
+            memory.koordinator_used_bytes,
+            memory.kernel_bytes or 0,
+            int(memory.swap_bytes * per_swap),
+            memory.elsewhere_bytes,
+        )
+        for name, memory in (
+            *((each.uid, each.memory) for each in measured.pods),
+            *((each.path, each.memory) for each in measured.strays),
+        )
+        if memory is not None
+    ]
+    around = tuple(outside or ())
+    named = _named(node.uncharged or UnchargedMemory(), known, around)
+    held = sum(each.held_bytes for each in known) + sum(each.held_bytes for each in around) + sum(named.values())
+    return MemoryBalance(
+        node.total_bytes, used_bytes, tuple(known), around, named, used_bytes - held, is_whole=outside is not None
+    )
+
+
+def memory_parts(measured: Measured, used_bytes: int | None) -> dict[str, int] | None:
+    """Return the parts of `used_bytes` by name; None: that, or what cgroups outside pods hold, is not known."""
+    balance = memory_balance(measured, used_bytes)
+    return balance.parts() if balance is not None and balance.is_whole else None
+
+
+# What the kernel holds of cgroups is in its own counters too; what zram holds of pods is theirs.
+def _named(uncharged: UnchargedMemory, pods: Sequence[PodBalance], outside: Sequence[OutsideMeasure]) -> dict[str, int]:
+    charged = sum(each.kernel_bytes for each in pods) + sum(each.kernel_bytes for each in outside)
+    found = {
+        ZRAM: uncharged.zram_bytes - sum(each.swapped_bytes for each in pods),
+        ARC: uncharged.arc_bytes,
+        HUGETLB: uncharged.hugetlb_bytes,
+        KERNEL: uncharged.kernel_bytes - charged,
+        BALLOON: uncharged.balloon_bytes,
+    }
+    return {name: held for name, held in found.items() if held > 0}
