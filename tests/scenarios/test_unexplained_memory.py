@@ -51,6 +51,14 @@ def node(
     return replace(made, measured=replace(made.measured, node=of, outside=outside, stall_window=stalls))
 
 
+def holding(name: str, **more: int) -> PodAndMeasure:
+    """Return a pod that holds nothing but this, beside its own lists."""
+    made = pod(name)
+    assert made.measure is not None
+    assert made.measure.memory is not None
+    return replace(made, measure=replace(made.measure, memory=replace(made.measure.memory, **more)))
+
+
 def tick(made: Frame, *, limits: GuardLimits = GuardLimits(), **eviction: Any) -> TickFrame:  # noqa: B008 - frozen
     return TickFrame(
         frame=made,
@@ -98,23 +106,19 @@ class TestTheThreeNodes:
     """Of public reports: each evicted quiet neighbours."""
 
     def test_zram_the_pod_whose_pages_are_in_it_is_evicted(self) -> None:
-        hog = pod("hog", anon=20)
-        assert hog.measure is not None
-        assert hog.measure.memory is not None
-        memory = replace(hog.measure.memory, swap_bytes=900 * MIB)
-        hog = replace(hog, measure=replace(hog.measure, memory=memory))
+        hog = holding("hog", swap_bytes=900 * MIB)
         zram = UnchargedMemory(zram_bytes=400 * MIB, zram_stored_bytes=1000 * MIB, swapped_bytes=1000 * MIB)
         decision = decided(node([*QUIET, hog], of_node={"uncharged": zram}))
         assert gone(decision) == ["hog"]
-        assert "spark/hog (priority 5000, 380 MiB)" in decision.plan.sentence
+        assert "spark/hog (priority 5000, 360 MiB)" in decision.plan.sentence
 
     def test_kata_the_pod_whose_virtual_machine_it_is_is_evicted(self) -> None:
-        vm = pod("vm", anon=0)
-        assert vm.measure is not None
-        assert vm.measure.memory is not None
-        memory = replace(vm.measure.memory, elsewhere_bytes=500 * MIB)
-        decision = decided(node([*QUIET, replace(vm, measure=replace(vm.measure, memory=memory))]))
+        decision = decided(node([*QUIET, holding("vm", elsewhere_bytes=500 * MIB)]))
         assert gone(decision) == ["vm"]
+
+    def test_with_compat_strict_the_neighbours_are_evicted(self) -> None:
+        vm = holding("vm", elsewhere_bytes=500 * MIB)
+        assert set(gone(decided(node([*QUIET, vm]), strict_compat=True))) == {"quiet-0", "quiet-1", "quiet-2", "quiet-3"}
 
     def test_zfs_its_cache_costs_no_pod(self) -> None:
         decision = decided(node(of_node={"uncharged": UnchargedMemory(arc_bytes=500 * MIB)}))
