@@ -19,7 +19,7 @@ from koordebpf.clock import Clock, SystemClock
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, ConfigError, KernelFileError, KernelProblem
-from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
+from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_SWAP_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
 from koordebpf.kernel.io.degraded import Degraded
@@ -34,7 +34,7 @@ _MOST = 16  # Why: 40 µs each; a node is rarely short because of more pods than
 _LEAST_BYTES = 32 * MIB  # Why: page tables, stacks and slab of an ordinary pod
 _LEAST_SHARE = 8  # Why: with less than an eighth of the rest the credit is near enough
 log = logging.getLogger(__name__)
-_NOT_READ = (0, NOT_KNOWN, 0, 0, 0, 0)  # swap, reclaimable slab and the four events of a row: they are not summed up
+_NOT_READ = (NOT_KNOWN, 0, 0, 0, 0)  # reclaimable slab and the four events of a row: they are not summed up
 # Keys of the node in the growth table: what it uses, and its usage with page cache.
 _NODE, _USAGE = "", "usage"
 
@@ -160,7 +160,10 @@ class MemcgScan:
             node = sum_memcgs(rows)
         if node is None or node[0] != self._scope.root_id:
             return None
-        return MemoryParts(node[2] * PAGE_BYTES, *(pages * PAGE_BYTES for pages in node[MEMCG_LRU_AT:]))
+        usage, swap, ia, aa, ifile, af, unevictable = (
+            pages * PAGE_BYTES for pages in (node[2], node[MEMCG_SWAP_AT], *node[MEMCG_LRU_AT:])
+        )
+        return MemoryParts(usage, ia, aa, ifile, af, unevictable, swap_bytes=swap)
 
     def _scan(self) -> ScanSums:
         if not self._signals.can_scan:
@@ -226,6 +229,7 @@ def _row(cgroup_id: int, reader: CgroupMemory) -> Row:
         0,
         stat.usage_bytes,
         NO_LIMIT_PAGES if (limit := reader.limit_bytes()) is None else limit,
+        reader.swap_bytes(stat.usage_bytes),
         *_NOT_READ,
         stat.inactive_anon_bytes,
         stat.active_anon_bytes,

@@ -154,7 +154,7 @@ class PodFiles(Closing):
 
 
 def memcg_samples(watch: NodeWatch) -> list[MemcgSample]:
-    """Return them with their children in every number, parents first; swap is 0 where files are read.
+    """Return them with their children in every number, parents first.
 
     Cost:    0.1 ms for 330 cgroups by a scan, and 2 ms to decode and add up; 80 µs for each by files.
     """
@@ -171,6 +171,7 @@ def _by_files(watch: NodeWatch) -> Iterator[MemcgSample]:
         try:
             with CgroupMemory(hierarchy.mount_point / path, hierarchy.version) as files:
                 stat, limit, events = files.read(), files.limit_bytes(), files.events()
+                swap_bytes = files.swap_bytes(stat.usage_bytes)
         except KernelProblem:  # SupportError: on v2 the controller is not enabled there
             continue
         yield MemcgSample(
@@ -183,7 +184,7 @@ def _by_files(watch: NodeWatch) -> Iterator[MemcgSample]:
             stat.inactive_file_bytes,
             stat.active_file_bytes,
             stat.unevictable_bytes,
-            0,
+            swap_bytes,
             *events,
         )
 

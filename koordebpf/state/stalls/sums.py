@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_WORDS, NO_LIMIT_PAGES, NOT_KNOWN
+from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_SWAP_AT, MEMCG_WORDS, NO_LIMIT_PAGES, NOT_KNOWN
 from koordebpf.state.measured import MemoryParts
 
 # struct koord_memcg as numbers, in pages: cgroup_id, parent_id, usage, max, swap, reclaimable slab in bytes, four
 # events, and the five LRU sizes.
 Row = tuple[int, ...]
-_USAGE_AT, _LIMIT_AT, _SWAP_AT, _SLAB_AT = 2, 3, 4, 5
+_USAGE_AT, _LIMIT_AT, _SLAB_AT = 2, 3, 5
 _FILE_AT = MEMCG_LRU_AT + 2  # inactive file, then active file
 _ROW = struct.Struct(f"<{MEMCG_WORDS}Q")
 
@@ -75,8 +75,9 @@ class _Layout:
 
 
 class _PodRows(NamedTuple):
-    cgroup_id: int  # the pod's own level, its usage and reclaimable slab
+    cgroup_id: int  # the pod's own level, its usage, swap and reclaimable slab
     usage: int
+    swap: int
     slab: int
     rows: bytes
 
@@ -140,9 +141,9 @@ class ScanSums:
         row, slices = self._layout.row_of.get(cgroup_id), self._layout.slices.get(uid)
         if row is None or slices is None:
             return None
-        usage, slab = self._at(row, _USAGE_AT), self._at(row, _SLAB_AT)
+        usage, swap, slab = self._at(row, _USAGE_AT), self._at(row, MEMCG_SWAP_AT), self._at(row, _SLAB_AT)
         rows = self._rows[slices[0]] if len(slices) == 1 else b"".join([self._rows[each] for each in slices])
-        its = _PodRows(cgroup_id, usage, slab, rows)
+        its = _PodRows(cgroup_id, usage, swap, slab, rows)
         known = self._pods_before.get(uid)
         if known is None or known[0] != its:
             known = its, self._sum(its)
@@ -155,7 +156,7 @@ class ScanSums:
         slab_bytes = its.slab if its.slab < NOT_KNOWN else None
         # Usage was read before the lists of the cgroups below: these may have grown meanwhile.
         kernel_bytes = max(usage_bytes - sum(sums) * self._page_bytes - (slab_bytes or 0), 0)
-        return self._parts(usage_bytes, sums, slab_bytes, kernel_bytes)
+        return self._parts(usage_bytes, its.swap, sums, slab_bytes, kernel_bytes)
 
     def all(self, root_id: int) -> MemoryParts | None:
         """Return the memory of everything that was scanned below and with `root_id`; None where that is gone."""
@@ -164,7 +165,7 @@ class ScanSums:
             return None
         if self._total is None:
             self._total = [sum(self._numbers[at::MEMCG_WORDS]) for at in range(MEMCG_LRU_AT, MEMCG_WORDS)]
-        return self._parts(self._at(row, _USAGE_AT) * self._page_bytes, self._total)
+        return self._parts(self._at(row, _USAGE_AT) * self._page_bytes, self._at(row, MEMCG_SWAP_AT), self._total)
 
     @property
     def layout(self) -> object:
@@ -188,9 +189,9 @@ class ScanSums:
         return None if row is None else self._at(row, _USAGE_AT) * self._page_bytes
 
     def swap_bytes(self, cgroup_id: int) -> int:
-        """Return what a cgroup has in swap; 0 too where the rows come from files, which are not read for it."""
+        """Return what a cgroup has in swap with those below it; 0 too where it was not scanned."""
         if self._swapped is None:
-            pairs = zip(self._layout.ids, self._column(_SWAP_AT), strict=True)
+            pairs = zip(self._layout.ids, self._column(MEMCG_SWAP_AT), strict=True)
             self._swapped = {each: swap for each, swap in pairs if swap}
         return self._swapped.get(cgroup_id, 0) * self._page_bytes
 
@@ -200,7 +201,7 @@ class ScanSums:
         What has children is left out: it gets the pages of those that are removed, and did not grow by that.
         """
         return {
-            cgroup_id: (self._at(row, _USAGE_AT) + self._at(row, _SWAP_AT)) * self._page_bytes
+            cgroup_id: (self._at(row, _USAGE_AT) + self._at(row, MEMCG_SWAP_AT)) * self._page_bytes
             for cgroup_id, row in self._layout.leaves.items()
         }
 
@@ -228,12 +229,17 @@ class ScanSums:
         return self._numbers[row * MEMCG_WORDS + member]
 
     def _parts(
-        self, usage_bytes: int, sums: list[int], slab_bytes: int | None = None, kernel_bytes: int | None = None
+        self,
+        usage_bytes: int,
+        swap: int,
+        sums: list[int],
+        slab_bytes: int | None = None,
+        kernel_bytes: int | None = None,
     ) -> MemoryParts:
         page = self._page_bytes
         return MemoryParts(
             usage_bytes, sums[0] * page, sums[1] * page, sums[2] * page, sums[3] * page, sums[4] * page,
-            None, slab_bytes, kernel_bytes,
+            None, slab_bytes, kernel_bytes, swap * page,
         )  # fmt: skip
 
 

@@ -58,7 +58,24 @@ def test_what_is_in_swap_is_held_still() -> None:
     sums = ScanSums(packed(rows), {2: "a"}.get, 10)
     assert sums.outside() == {1: 790}
     assert (sums.swap_bytes(2), sums.swap_bytes(99)) == (700, 0)
-    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40)  # eviction frees none of it
+    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40, swap_bytes=700)
+
+
+def test_swap_is_that_of_the_pods_own_level_which_has_its_containers_in_it() -> None:
+    def swapped(pod: int, container: int) -> list[tuple[int, ...]]:
+        return [
+            (*ROWS[0][:4], 9, *ROWS[0][5:]),
+            (*ROWS[1][:4], pod, *ROWS[1][5:]),
+            (*ROWS[2][:4], container, *ROWS[2][5:]),
+        ]
+
+    before = ScanSums(packed(swapped(3, 2)), POD_OF, 10, version=1)
+    first, node = before.pod("a", 2), before.all(1)
+    assert first is not None and node is not None
+    assert (first.swap_bytes, node.swap_bytes) == (30, 90)
+    # Nothing but the swap is another.
+    now = ScanSums(packed(swapped(4, 2)), POD_OF, 10, before, version=1).pod("a", 2)
+    assert now == MemoryParts(600, 300, 10, 70, 0, 20, kernel_bytes=200, swap_bytes=40)
 
 
 def test_what_has_a_limit_and_how_much_of_it_cannot_be_reclaimed() -> None:
