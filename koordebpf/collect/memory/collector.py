@@ -22,10 +22,19 @@ from koordebpf.errors import CgroupGone, ConfigError, KernelFileError, KernelPro
 from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_SWAP_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
+from koordebpf.kernel.host.uncharged import Uncharged, UnchargedFiles
 from koordebpf.kernel.io.degraded import Degraded
-from koordebpf.kernel.proc.meminfo import MEMINFO, Meminfo
+from koordebpf.kernel.proc.meminfo import MEMINFO, Meminfo, MeminfoValues
 from koordebpf.kernel.signals import Backend
-from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts, StrayMeasure
+from koordebpf.state.measured import (
+    Measured,
+    MemoryParts,
+    NodeMeasure,
+    PodMeasure,
+    StallParts,
+    StrayMeasure,
+    UnchargedMemory,
+)
 from koordebpf.state.series.growth import GrowthTable
 from koordebpf.state.stalls.sums import LimitedCgroup, Row, ScanSums, cgroup_used_bytes, packed
 from koordebpf.units import MIB, PAGE_BYTES
@@ -239,6 +248,18 @@ def _row(cgroup_id: int, reader: CgroupMemory) -> Row:
     )
 
 
+def _uncharged(values: MeminfoValues, held: Uncharged) -> UnchargedMemory:
+    return UnchargedMemory(
+        held.zram_held_bytes,
+        held.zram_stored_bytes,
+        max((values.swap_total_bytes or 0) - (values.swap_free_bytes or 0), 0),
+        held.arc_bytes,
+        values.hugetlb_bytes or 0,
+        values.kernel_bytes,
+        held.balloon_bytes,
+    )
+
+
 # The cgroups of pods' own levels, of one version of the index.
 class _Levels(msgspec.Struct, frozen=True):
     version: int
@@ -287,12 +308,14 @@ class MemoryCollector:
         index: CgroupIndex,
         clock: Clock | None = None,
         meminfo: Path = MEMINFO,
+        uncharged: UnchargedFiles | None = None,
     ) -> None:
         self._now_ns = (clock or SystemClock()).now_ns
         self._scope = scope
         self._index = index
         self._growth: GrowthTable[str] = GrowthTable()
         self._meminfo = Meminfo(meminfo) if scope.kind == "machine" else None
+        self._uncharged = UnchargedFiles() if uncharged is None else uncharged
         self._reading = _NodeReading(scope, meminfo)
         self._node_files = CgroupMemory(scope.path, scope.hierarchy.version) if scope.kind == "cgroup" else None
         self._scan = MemcgScan(scope, signals, index, self._node_files)
@@ -362,7 +385,7 @@ class MemoryCollector:
         elif self._meminfo:
             sums = self._scan.full()
             meminfo = self._meminfo
-            node = self._reading.known(lambda: self._machine(meminfo))
+            node = self._reading.known(lambda: self._machine(meminfo, self._uncharged))
         else:
             assert self._node_files is not None
             sums, files = self._scan.full(), self._node_files
@@ -442,11 +465,13 @@ class MemoryCollector:
             raise ConfigError("--node-cgroup", str(self._scope.path), "lost its memory limit")
         return limit
 
-    def _machine(self, meminfo: Meminfo) -> NodeMeasure:
+    # `uncharged` None: it is not looked for.
+    def _machine(self, meminfo: Meminfo, uncharged: UnchargedFiles | None = None) -> NodeMeasure:
         values = meminfo.read()
         self._reading.report(values.problem)
         growth = self._growth.push(_NODE, self._now_ns(), values.used_bytes)
-        return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth)
+        held = None if uncharged is None else _uncharged(values, uncharged.read(values.balloon_bytes))
+        return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth, uncharged=held)
 
     def _cgroup(self, files: CgroupMemory, memory: MemoryParts | None) -> NodeMeasure:
         limit = self._limit_bytes(files)
@@ -474,6 +499,6 @@ class MemoryCollector:
     def close(self) -> None:
         """Close every fd."""
         self._reading.end()
-        for reader in (self._meminfo, self._node_files, self._stats, self._scan, self.pressure):
+        for reader in (self._meminfo, self._uncharged, self._node_files, self._stats, self._scan, self.pressure):
             if reader:
                 reader.close()
