@@ -6,7 +6,7 @@ names missing here reads them and tells `add` or `replace_all`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -308,6 +308,13 @@ class CgroupIndex:
             found.append(cgroup_id)
             cgroup_id = node.parent_id
         return ()
+
+    def apart(self) -> Collection[int]:
+        """Return the cgroups outside of pods that are told apart from what is around them: the kubelet's directories.
+
+        They are the same as long as `version` is.
+        """
+        return self.kubelet.ids
 
     def cgroups_without_pod(self) -> tuple[Owner, ...]:
         """Return the pod-level cgroups for which no pod is known."""

@@ -104,6 +104,11 @@ class KubeletRoot:
         return _by_depth(self._counting)
 
     @property
+    def ids(self) -> Collection[int]:
+        """The cgroups of those that count."""
+        return self._counting.keys()
+
+    @property
     def others(self) -> tuple[Kubepods, ...]:
         """The directories that do not count, at most 64 of them. By depth."""
         return _by_depth(self._others)

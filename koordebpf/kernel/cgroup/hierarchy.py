@@ -219,11 +219,14 @@ class CgroupMemory(KeptFiles):
 
     def read(self) -> CgroupMemoryStat:
         """Return usage and LRU sizes as they are now."""
-        usage = self.usage_bytes()
+        return self.stat(self.usage_bytes())
+
+    def stat(self, usage_bytes: int) -> CgroupMemoryStat:
+        """Return the LRU sizes with a usage that is given: the machine's root has none on v2."""
         needed, optional = self._rows
         stat = self._keyed("memory.stat", _ALL_STAT_ROWS[self.version])
         # v1 shows shmem since Linux 4.10, v2 always; the other two are in v2 only.
-        return CgroupMemoryStat(usage, *map(stat.required, needed), *map(stat.optional, optional))
+        return CgroupMemoryStat(usage_bytes, *map(stat.required, needed), *map(stat.optional, optional))
 
     def swap_bytes(self, usage_bytes: int) -> int:
         """Return what it has in swap, its usage being `usage_bytes`; 0 where swap is not accounted (swapaccount=0).
