@@ -6,7 +6,7 @@ writable cgroup file system, a service with cgroups of its own, a second kubelet
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 
 import msgspec
 
@@ -104,7 +104,7 @@ class KubeletRoot:
         return _by_depth(self._counting)
 
     @property
-    def ids(self) -> Collection[int]:
+    def ids(self) -> Set[int]:
         """The cgroups of those that count."""
         return self._counting.keys()
 

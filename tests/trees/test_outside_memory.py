@@ -127,6 +127,45 @@ def test_page_cache_of_removed_cgroups_is_not_held_though_the_scan_has_it_on_no_
     assert node.held(node.collector.everything({}, (), None)) == found
 
 
+def elsewhere(node: Node) -> tuple[dict[str, int], dict[str, int]]:
+    """Return what pods hold outside of their own cgroups, and what else is outside, in MiB."""
+    measured = node.collector.everything({}, (), None)
+    pods = {each.uid: each.memory.elsewhere_bytes // MIB for each in measured.pods if each.memory is not None}
+    return pods, node.held(measured)
+
+
+def test_a_virtual_machine_is_its_pods_and_is_not_outside(node: Node):
+    vm = f"kata_overhead/{'d' * 64}"
+    for path in ("kata_overhead", vm, f"{node.path('web')}/kata_{'d' * 64}"):
+        node.make(path)
+    node.watch.rescan()
+    node.hold("kata_overhead", 260, 210, 0, 30, 0, 0)
+    node.hold(vm, 250, 200, 0, 30, 0, 0)
+    # 20 of the kernel's are the machine's, and 10 of the directory itself are no pod's.
+    assert elsewhere(node) == ({"web": 220, "batch": 0}, {"kata_overhead": 10})
+    web = {each.uid: each.memory for each in node.collector.everything({}, (), None).pods}["web"]
+    assert web is not None and (web.usage_bytes, web.held_bytes) == (0, 0)
+    node.make(f"{node.path('batch')}/kata_{'d' * 64}")
+    node.watch.rescan()
+    assert elsewhere(node) == ({"web": 0, "batch": 0}, {"kata_overhead": 230})
+
+
+def test_a_scan_says_the_same_of_a_virtual_machine(node: Node):
+    vm = f"kata_overhead/{'d' * 64}"
+    for path in ("kata_overhead", vm, f"{vm}/vcpus", f"{node.path('web')}/kata_{'d' * 64}"):
+        node.make(path)
+    node.watch.rescan()
+    node.signals.scans = [
+        memcg(node.ids[""], 0, 300 * PAGES),
+        memcg(node.ids["kubepods"], node.ids[""], 0),
+        memcg(node.id("web"), node.ids["kubepods"], 0),
+        memcg(node.ids["kata_overhead"], node.ids[""], 260 * PAGES, 10 * PAGES),
+        memcg(node.ids[vm], node.ids["kata_overhead"], 250 * PAGES, 0, 0, 30 * PAGES),
+        memcg(node.ids[f"{vm}/vcpus"], node.ids[vm], 205 * PAGES, 200 * PAGES),
+    ]
+    assert elsewhere(node) == ({"web": 220}, {"kata_overhead": 10, "": 40})
+
+
 def test_the_largest_are_told_apart_and_the_rest_is_one():
     held = {f"s{number:02}": number for number in range(1, 20)}
     found = outside_measures({**held, "none": 0})

@@ -317,7 +317,7 @@ class MemoryCollector:
             self._levels = _Levels.of(self._index)
         cgroups, without_pod = self._levels.cgroups, self._levels.without_pod
         memories = self._memories(sums, self._levels, shmem_uids)
-        outside = self._measure_outside(sums, memories)
+        outside, memories = self._measure_outside(sums, memories)
         for uid, cgroup_id in cgroups.items():
             memory = memories.get(cgroup_id)
             growth = self._growth.push(uid, now_ns, memory.held_bytes) if memory else None
@@ -417,14 +417,22 @@ class MemoryCollector:
         }
         return self._stats.complete(memories, [levels.cgroups[uid] for uid in shmem_uids if uid in levels.cgroups])
 
-    def _measure_outside(self, sums: ScanSums, memories: Mapping[int, MemoryParts]) -> tuple[OutsideMeasure, ...]:
+    # With the memory of pods, to which is added what they have outside of their own cgroups.
+    def _measure_outside(
+        self, sums: ScanSums, memories: Mapping[int, MemoryParts]
+    ) -> tuple[tuple[OutsideMeasure, ...], Mapping[int, MemoryParts]]:
         outside = self._outside
         found = outside.of_scan(sums, memories) if self._scan.can_scan else outside.of_files(memories)
-        prefix, held = self._scope.node_path, dict[str, int]()
+        sandboxes, prefix = self._index.sandboxes(), self._scope.node_path
+        held: dict[str, int] = {}
+        elsewhere: dict[int, MemoryParts] = {}
         for cgroup_id, memory in found:
-            if (path := self._index.path(cgroup_id)) is not None:
+            pod = sandboxes.get(cgroup_id)
+            if pod is not None and (its := elsewhere.get(pod) or memories.get(pod)) is not None:
+                elsewhere[pod] = msgspec.structs.replace(its, elsewhere_bytes=its.elsewhere_bytes + memory.held_bytes)
+            elif (path := self._index.path(cgroup_id)) is not None:
                 held[path.removeprefix(prefix).lstrip("/")] = memory.held_bytes
-        return outside_measures(held)
+        return outside_measures(held), {**memories, **elsewhere} if elsewhere else memories
 
     def close(self) -> None:
         """Close every fd."""
