@@ -6,7 +6,7 @@ names missing here reads them and tells `add` or `replace_all`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,7 +14,15 @@ from koordebpf.attribution.kubelet_root import KubeletRoot
 from koordebpf.attribution.owner import Owner, OwnerKind
 from koordebpf.attribution.paths import NO_PODS, TREE_ROOT, Place, child_place, host_application_place, place_of_path
 from koordebpf.attribution.static_pods import CgroupNames, cgroup_names, is_api_uid
-from koordebpf.attribution.tree_nodes import KnownPod, NestedBound, PodLevels, TreeNode, is_sandbox, kubepods_above
+from koordebpf.attribution.tree_nodes import (
+    KnownPod,
+    NestedBound,
+    PodLevels,
+    Sandboxes,
+    TreeNode,
+    is_sandbox,
+    kubepods_above,
+)
 from koordebpf.events.records import CgroupMkdir, CgroupRename, CgroupRmdir
 from koordebpf.kube.cache.objects import Pod
 
@@ -117,6 +125,7 @@ class CgroupIndex:
         self._orphans: set[int] = set()  # the topmost ones
         self._unread: set[int] = set()
         self._nested = NestedBound(self._nodes)
+        self._sandboxes = Sandboxes(self._nodes, self._children)
         self._pods = KnownPods()
         self._levels = PodLevels()
         self._subtree_pod: dict[int, str] = {}
@@ -309,6 +318,20 @@ class CgroupIndex:
             cgroup_id = node.parent_id
         return ()
 
+    def apart(self) -> Collection[int]:
+        """Return the cgroups outside of pods that are told apart from what is around them.
+
+        They are the kubelet's directories and `sandboxes`, the same ones as long as `version` is the same.
+        """
+        return self.kubelet.ids | self.sandboxes().keys()
+
+    def sandboxes(self) -> Mapping[int, int]:
+        """Return the cgroups outside of pods that hold a pod's sandbox, each with the cgroup of that pod's own level.
+
+        The pod is the one that has a cgroup of the same sandbox right below its own: Kata and CRI-O make both.
+        """
+        return self._sandboxes.pods(self._levels, self.version)
+
     def cgroups_without_pod(self) -> tuple[Owner, ...]:
         """Return the pod-level cgroups for which no pod is known."""
         strays = (cgroup_id for path_uid, cgroup_id in self._levels.items() if path_uid not in self._pods.names.uids)
@@ -361,6 +384,7 @@ class CgroupIndex:
             self._leave_place(cgroup_id, node)
             place = node.place = self._work_out_place(cgroup_id, node)
             self._nested.count(cgroup_id, node)
+            self._sandboxes.place(cgroup_id, place)
             if place is None:
                 if node.parent_id not in self._nodes:
                     self._orphans.add(cgroup_id)
@@ -391,6 +415,7 @@ class CgroupIndex:
         self._orphans.discard(cgroup_id)
         self._subtree_pod.pop(cgroup_id, None)
         self._nested.forget(node)
+        self._sandboxes.place(cgroup_id, None)
         self.kubelet.forget(cgroup_id)
         place = node.place
         if place is not None and place.kind is OwnerKind.POD and place.pod_uid is not None:

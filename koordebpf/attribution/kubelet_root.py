@@ -6,7 +6,7 @@ writable cgroup file system, a service with cgroups of its own, a second kubelet
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 
 import msgspec
 
@@ -102,6 +102,11 @@ class KubeletRoot:
     def counting(self) -> tuple[Kubepods, ...]:
         """The kubelet's directories; while it is not known which these are, all. By depth."""
         return _by_depth(self._counting)
+
+    @property
+    def ids(self) -> Set[int]:
+        """The cgroups of those that count."""
+        return self._counting.keys()
 
     @property
     def others(self) -> tuple[Kubepods, ...]:

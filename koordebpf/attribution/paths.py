@@ -36,14 +36,23 @@ _RUNTIME = re.compile(
 USERS = "user.slice"
 
 # `conmon` watches a container of CRI-O or podman from a cgroup of its own beside it.
-_CONTAINER = re.compile(r"(?:cri-containerd|crio|docker|pouch|libpod)-(?P<id>[0-9a-f]{12,64})(?:\.scope)?")
+_CONTAINER = re.compile(
+    r"(?:(?:cri-containerd|crio|docker|pouch|libpod|kata)-|kata_)(?P<id>[0-9a-f]{12,64})(?:\.scope)?"
+)
 _NOT_CONTAINER = re.compile(r"(?:crio|libpod)-conmon-.*|.*\.(?:slice|scope|service)")
+
+# What a runtime keeps of a sandbox outside of its pod's cgroup. Kata without sandbox_cgroup_only has the machine itself
+# in /kata_overhead/<id> (src/runtime/virtcontainers/sandbox.go, src/runtime-rs/crates/resource/src/cgroups), CRI-O may
+# have a scope in the root (cri-o#10074). All of them have ids of 64 digits.
+_SANDBOX_DIRS = ("kata_overhead", "kata_overhead.slice")
+_SANDBOX = re.compile(r"(?P<runtime>kata[-_]|crio-|cri-containerd-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
     """Where in Kubernetes' tree a cgroup is.
 
     `pod_uid` is what the path says: metadata.uid, or for a static pod its annotation kubernetes.io/config.hash.
+    `sandbox_id`: of what is outside of all pods and names a sandbox; whose that is, the pods' own cgroups say.
     """
 
     kind: OwnerKind
@@ -55,6 +64,8 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     is_host_application_dir: bool = False
     names_no_pods: bool = False  # nor does anything below it, whatever it is called
     may_be_runtimes: bool = False  # a slice in the node's root: runtimes are services in there
+    sandbox_id: str | None = None
+    has_sandboxes: bool = False  # what is in there bears the id of a sandbox alone
     has_containers: bool = False  # the node's root or a runtime: containers' whole paths may be names in there
 
 
@@ -67,6 +78,7 @@ _KUBEPODS = Place(OwnerKind.ROOT, is_kubepods=True)
 _QOS_PLACES = {
     name: Place(OwnerKind.ROOT, kube_qos=kube_qos, is_kubepods=True) for name, kube_qos in _QOS_LEVELS.items()
 }
+_OF_SANDBOXES = Place(OwnerKind.SYSTEM, has_sandboxes=True)
 _HOST_APPLICATION_DIR = Place(OwnerKind.ROOT, is_host_application_dir=True)
 
 
@@ -125,6 +137,11 @@ def _outside(parent: Place, name: str) -> Place:
         return (_colon_place(name) if parent.has_containers else None) or _SYSTEM
     if name == "kubepods" or ("kubepods" in name and _slice_place(name) is _KUBEPODS):
         return _KUBEPODS
+    if parent is TREE_ROOT and name in _SANDBOX_DIRS:
+        return _OF_SANDBOXES
+    if (parent is TREE_ROOT or parent.may_be_runtimes or parent.has_sandboxes) and (match := _SANDBOX.fullmatch(name)):
+        is_one = match["runtime"] or parent.has_sandboxes
+        return Place(OwnerKind.SYSTEM, sandbox_id=match["id"]) if is_one else _SYSTEM
     if parent is TREE_ROOT and name.endswith(".slice"):
         return _TOP_SLICE
     return _OF_RUNTIME if parent.may_be_runtimes and _RUNTIME.fullmatch(name) else _SYSTEM

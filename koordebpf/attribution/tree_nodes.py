@@ -126,6 +126,42 @@ class PodLevels:
         return was_doubled or len(ids) > 1
 
 
+class Sandboxes:
+    """The cgroups outside of pods that bear the id of a sandbox, and the pods whose sandboxes these are."""
+
+    def __init__(self, nodes: Mapping[int, TreeNode], children: Mapping[int, Collection[int]]) -> None:
+        self._nodes, self._children = nodes, children
+        self._ids: dict[int, str] = {}
+        self._pods: tuple[int, Mapping[int, int]] = (-1, {})  # of a version of the index
+
+    def place(self, cgroup_id: int, place: Place | None) -> None:
+        """Take a cgroup in by its place, or leave it out."""
+        if place is not None and place.sandbox_id is not None:
+            self._ids[cgroup_id] = place.sandbox_id
+        elif self._ids:
+            self._ids.pop(cgroup_id, None)
+
+    def pods(self, levels: PodLevels, version: int) -> Mapping[int, int]:
+        """Return by cgroup the own level of the pod that has that sandbox: one right below it bears the id as well.
+
+        An id that several pods bear is nobody's: whoever can make cgroups in its own pod's could take another's away
+        from that one, but have it for its own no more than that.
+
+        Cost:    0.3 µs a container for each version, where there is such a cgroup.
+        """
+        if self._pods[0] != version:
+            bearers: dict[str, set[int]] = {each: set() for each in self._ids.values()}
+            if bearers:
+                for _, level in levels.items():
+                    for child in self._children.get(level, ()):
+                        place = self._nodes[child].place
+                        if place is not None and (its := bearers.get(place.container_id or "")) is not None:
+                            its.add(level)
+            found = ((cgroup_id, bearers[sandbox_id]) for cgroup_id, sandbox_id in self._ids.items())
+            self._pods = version, {cgroup_id: next(iter(one)) for cgroup_id, one in found if len(one) == 1}
+        return self._pods[1]
+
+
 class NestedBound:
     """Counts the cgroups within the containers of each pod."""
 

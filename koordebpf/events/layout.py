@@ -176,7 +176,8 @@ CPU_WORDS = len(CPU_LAYOUTS["koord_cpu"])  # every member is a u64
 _STRUCT_STALL = struct.Struct(f"<{_SUM * len(STALL_CAUSES)}3Q2I")
 _STRUCT_STALL_SUMS = struct.Struct(f"<{f'4Q{4 * KOORD_HIST_SLOTS}x' * len(STALL_CAUSES)}3Q2I")
 STALL_BYTES = _STRUCT_STALL.size
-MEMCG_LRU_AT = 10  # where `lru_pages` begins in a row of numbers, struct koord_memcg
+# Where `swap_pages` is in a row of numbers, struct koord_memcg, and where `lru_pages` begins.
+MEMCG_SWAP_AT, MEMCG_LRU_AT = 4, 10
 KIND_NUMBERS: Mapping[str, int] = {
     "reclaim": 1,
     "oom_kill": 2,

@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from koordebpf.kernel.host.block_devices import zram_use
+from koordebpf.kernel.host.uncharged import zram_use
 from koordebpf.kernel.proc.psi import PressureFile
 from koordebpf.units import MIB
 from tests.bench.steady import cpu_s

@@ -20,7 +20,7 @@ from koordebpf.kernel.cgroup.idle_pages import cold_bytes
 from koordebpf.kernel.cgroup.tables import numa_held, parse_table
 from koordebpf.kernel.host.machine import effective_capabilities
 from koordebpf.kernel.host.processors import cpu_model
-from koordebpf.kernel.host.schemata import parse_schemata
+from koordebpf.kernel.host.written_texts import parse_schemata
 from koordebpf.kernel.io.table import field, odd_rows
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu, NodeCpuTime
 from koordebpf.kernel.proc.meminfo import Meminfo, NumaMeminfo, numa_total_bytes
@@ -126,7 +126,10 @@ def kb(keys: tuple[bytes, ...]) -> bytes:
     return b"".join(b"%s:    %d kB\n" % (key, 1000 - at) for at, key in enumerate(keys))
 
 
-MEMINFO = tuple(b"MemTotal MemFree MemAvailable Cached SReclaimable SwapTotal SwapFree Hugetlb".split())
+MEMINFO = tuple(
+    b"MemTotal MemFree MemAvailable Cached SReclaimable SwapTotal SwapFree Hugetlb Balloon SUnreclaim KernelStack"
+    b" PageTables SecPageTables Percpu".split()
+)
 OF_NODE = tuple(b"Node 0 " + each for each in b"MemTotal MemFree Active(file) Inactive(file) SReclaimable".split())
 VMSTAT = tuple(
     b"allocstall_normal allocstall_movable compact_stall oom_kill pageoutrun pgscan_anon pgscan_file"

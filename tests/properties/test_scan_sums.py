@@ -41,16 +41,20 @@ def test_scans_one_after_the_other_come_to_what_each_comes_to_alone(
 ) -> None:
     owners: dict[int, str | None] = {}
     version, before = 0, None
+    heads: set[int] = set()
     for _ in range(4):
         if not owners or data.draw(st.booleans()):
             owners = {cgroup_id: data.draw(st.sampled_from(_UIDS)) for cgroup_id, _ in tree}
+            heads = data.draw(st.sets(st.sampled_from([cgroup_id for cgroup_id, _ in tree])))
             version += 1
         rows = packed(data.draw(_rows(tree)))
-        now, alone = ScanSums(rows, owners.get, 10, before, version), ScanSums(rows, owners.get, 10)
+        now = ScanSums(rows, owners.get, 10, before, version, heads)
+        alone = ScanSums(rows, owners.get, 10, heads=heads)
         for uid in ("a", "b"):
             for cgroup_id, owner in owners.items():
                 if owner == uid:
                     assert now.pod(uid, cgroup_id) == alone.pod(uid, cgroup_id)
         assert now.all(1) == alone.all(1)
+        assert now.subtrees() == alone.subtrees()
         assert (now.outside(), now.limited({2, 3})) == (alone.outside(), alone.limited({2, 3}))
         before = now

@@ -90,6 +90,23 @@ def test_no_limit_is_none(memory, version, text) -> None:
     assert memory(version, {NAMES[version]["limit"]: text}).limit_bytes() is None
 
 
+@pytest.mark.parametrize(
+    ("version", "name", "text", "swap"),
+    [(1, "memory.memsw.usage_in_bytes", "1300\n", 300), (1, "memory.memsw.usage_in_bytes", "900\n", 0),
+     (2, "memory.swap.current", "300\n", 300), (2, "memory.swap.current", "-1\n", 0)],
+)  # fmt: skip
+def test_swap_is_what_is_accounted_beside_the_memory(memory, version, name, text, swap) -> None:
+    assert memory(version, {name: text}).swap_bytes(1000) == swap
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_without_swap_accounting_there_is_none_and_a_cgroup_that_is_gone_is_gone(memory, version, tmp_path) -> None:
+    without = memory(version)
+    assert (without.swap_bytes(1000), without.swap_bytes(1000)) == (0, 0)
+    with CgroupMemory(tmp_path / "none", version) as reader, pytest.raises(CgroupGone):
+        reader.swap_bytes(1000)
+
+
 def test_a_limit_of_zero_is_a_limit(memory) -> None:
     assert memory(2, {"memory.max": "0\n"}).limit_bytes() == 0
 

@@ -26,8 +26,7 @@ from koordebpf.kernel.cgroup.files import (
 )
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
 from koordebpf.kernel.cgroup.tables import Table, differing, with_rows
-from koordebpf.kernel.host.sched_features import format_feature, parse_feature
-from koordebpf.kernel.host.schemata import format_part, group_of, parse_part
+from koordebpf.kernel.host.written_texts import format_feature, format_part, group_of, parse_feature, parse_part
 from koordebpf.kernel.io.text_file import OpenKernelFiles, Overtaken, read_kernel_file, write_kernel_file
 from koordebpf.policy.reconcile import FileKey
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from heapq import nlargest
 from pathlib import Path
 from typing import Self
 
@@ -16,106 +15,35 @@ import msgspec
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
 from koordebpf.clock import Clock, SystemClock
+from koordebpf.collect.memory.files import MemoryStats, OutsideMemory, outside_measures
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, ConfigError, KernelFileError, KernelProblem
-from koordebpf.events.layout import MEMCG_LRU_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
-from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, CgroupMemoryStat, task_count
+from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_SWAP_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
+from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
+from koordebpf.kernel.host.uncharged import Uncharged, UnchargedFiles
 from koordebpf.kernel.io.degraded import Degraded
-from koordebpf.kernel.proc.meminfo import MEMINFO, Meminfo
+from koordebpf.kernel.proc.meminfo import MEMINFO, Meminfo, MeminfoValues
 from koordebpf.kernel.signals import Backend
-from koordebpf.state.measured import Measured, MemoryParts, NodeMeasure, PodMeasure, StallParts, StrayMeasure
+from koordebpf.state.measured import (
+    Measured,
+    MemoryParts,
+    NodeMeasure,
+    OutsideMeasure,
+    PodMeasure,
+    StallParts,
+    StrayMeasure,
+    UnchargedMemory,
+)
 from koordebpf.state.series.growth import GrowthTable
 from koordebpf.state.stalls.sums import LimitedCgroup, Row, ScanSums, cgroup_used_bytes, packed
-from koordebpf.units import MIB, PAGE_BYTES
+from koordebpf.units import PAGE_BYTES
 
-_MOST = 16  # Why: 40 µs each; a node is rarely short because of more pods than these
-_LEAST_BYTES = 32 * MIB  # Why: page tables, stacks and slab of an ordinary pod
-_LEAST_SHARE = 8  # Why: with less than an eighth of the rest the credit is near enough
 log = logging.getLogger(__name__)
-_NOT_READ = (0, NOT_KNOWN, 0, 0, 0, 0)  # swap, reclaimable slab and the four events of a row: they are not summed up
+_NOT_READ = (NOT_KNOWN, 0, 0, 0, 0)  # reclaimable slab and the four events of a row: they are not summed up
 # Keys of the node in the growth table: what it uses, and its usage with page cache.
 _NODE, _USAGE = "", "usage"
-
-
-class MemoryStats:
-    """Completes pods' memory: shmem, and of what is on no list of the scan how much is really the kernel's.
-
-    The rest may be reclaimable slab, which the node counts as available, huge pages, which go back to their pool, and
-    what removed containers of the pod left behind: page cache, and files on its tmpfs.
-    """
-
-    def __init__(self, scope: NodeScope, index: CgroupIndex) -> None:
-        self._scope = scope
-        self._index = index
-        self._files: dict[int, CgroupMemory] = {}
-
-    def complete(self, memories: Mapping[int, MemoryParts], tmpfs: Collection[int] = ()) -> Mapping[int, MemoryParts]:
-        """Return `memories` with those completed that need it: with a large rest, or one of `tmpfs`. By cgroup id.
-
-        Cost:    30 µs for each of those, at most `_MOST` and `tmpfs`.
-        """
-        large = [cgroup_id for cgroup_id, memory in memories.items() if _has_large_rest(memory)]
-        wanted = {*nlargest(_MOST, large, lambda cgroup_id: memories[cgroup_id].kernel_bytes or 0)}
-        wanted.update(cgroup_id for cgroup_id in tmpfs if cgroup_id in memories)
-        for cgroup_id in self._files.keys() - wanted:
-            self._files.pop(cgroup_id).close()
-        completed = {
-            cgroup_id: with_stat(memories[cgroup_id], stat, self._scope.kind)
-            for cgroup_id in wanted
-            if (stat := self._read(cgroup_id)) is not None
-        }
-        return {**memories, **completed} if completed else memories
-
-    def _read(self, cgroup_id: int) -> CgroupMemoryStat | None:
-        files = self._files.get(cgroup_id)
-        if files is None:
-            path = self._index.path(cgroup_id)
-            if path is None:
-                return None
-            hierarchy = self._scope.hierarchy
-            files = self._files[cgroup_id] = CgroupMemory(hierarchy.mount_point / path, hierarchy.version)
-        try:
-            return files.read()
-        except KernelProblem:
-            self._files.pop(cgroup_id).close()
-            return None
-
-    def close(self) -> None:
-        """Close every fd."""
-        for files in self._files.values():
-            files.close()
-        self._files.clear()
-
-
-def with_stat(memory: MemoryParts, stat: CgroupMemoryStat, scope: str) -> MemoryParts:
-    """Return the memory with what `stat` adds; its lists may be older by a moment, so only what is more there counts.
-
-    Huge pages of a pool go back to it, and for the machine the whole pool is used in any case; a node cgroup is charged
-    less without them.
-    """
-    anon_bytes = stat.inactive_anon_bytes + stat.active_anon_bytes
-    file_bytes = stat.inactive_file_bytes + stat.active_file_bytes
-    left_anon = max(anon_bytes - memory.inactive_anon_bytes - memory.active_anon_bytes, 0)
-    left_file = max(file_bytes - memory.inactive_file_bytes - memory.active_file_bytes, 0)
-    pool_bytes = (stat.hugetlb_bytes or 0) if scope == "machine" else 0
-    slab_bytes = memory.slab_reclaimable_bytes if stat.slab_reclaimable_bytes is None else stat.slab_reclaimable_bytes
-    lists = memory.koordinator_used_bytes + memory.inactive_file_bytes + memory.active_file_bytes
-    kernel = memory.usage_bytes - lists - left_anon - left_file - (slab_bytes or 0) - pool_bytes
-    return msgspec.structs.replace(
-        memory,
-        inactive_anon_bytes=memory.inactive_anon_bytes + left_anon,
-        inactive_file_bytes=memory.inactive_file_bytes + left_file,
-        shmem_bytes=stat.shmem_bytes,
-        slab_reclaimable_bytes=slab_bytes,
-        kernel_bytes=max(kernel, 0),
-    )
-
-
-def _has_large_rest(memory: MemoryParts) -> bool:
-    rest = memory.kernel_bytes or 0
-    return rest >= _LEAST_BYTES and rest * _LEAST_SHARE > memory.koordinator_used_bytes
 
 
 class MemcgScan:
@@ -160,7 +88,10 @@ class MemcgScan:
             node = sum_memcgs(rows)
         if node is None or node[0] != self._scope.root_id:
             return None
-        return MemoryParts(node[2] * PAGE_BYTES, *(pages * PAGE_BYTES for pages in node[MEMCG_LRU_AT:]))
+        usage, swap, ia, aa, ifile, af, unevictable = (
+            pages * PAGE_BYTES for pages in (node[2], node[MEMCG_SWAP_AT], *node[MEMCG_LRU_AT:])
+        )
+        return MemoryParts(usage, ia, aa, ifile, af, unevictable, swap_bytes=swap)
 
     def _scan(self) -> ScanSums:
         if not self._signals.can_scan:
@@ -173,7 +104,7 @@ class MemcgScan:
             copy = bytes(rows)  # compared in no time; a memoryview is compared byte by byte
         if before is not None and before.is_of(copy, version):
             return before
-        return ScanSums(copy, self._index.subtree_pod, PAGE_BYTES, before, version)
+        return ScanSums(copy, self._index.subtree_pod, PAGE_BYTES, before, version, self._index.apart())
 
     def _rows(self) -> memoryview:
         # A memoryview releases itself at the end of its `with`.
@@ -226,12 +157,25 @@ def _row(cgroup_id: int, reader: CgroupMemory) -> Row:
         0,
         stat.usage_bytes,
         NO_LIMIT_PAGES if (limit := reader.limit_bytes()) is None else limit,
+        reader.swap_bytes(stat.usage_bytes),
         *_NOT_READ,
         stat.inactive_anon_bytes,
         stat.active_anon_bytes,
         stat.inactive_file_bytes,
         stat.active_file_bytes,
         stat.unevictable_bytes,
+    )
+
+
+def _uncharged(values: MeminfoValues, held: Uncharged) -> UnchargedMemory:
+    return UnchargedMemory(
+        held.zram_held_bytes,
+        held.zram_stored_bytes,
+        max((values.swap_total_bytes or 0) - (values.swap_free_bytes or 0), 0),
+        held.arc_bytes,
+        values.hugetlb_bytes or 0,
+        values.kernel_bytes,
+        held.balloon_bytes,
     )
 
 
@@ -283,16 +227,19 @@ class MemoryCollector:
         index: CgroupIndex,
         clock: Clock | None = None,
         meminfo: Path = MEMINFO,
+        uncharged: UnchargedFiles | None = None,
     ) -> None:
         self._now_ns = (clock or SystemClock()).now_ns
         self._scope = scope
         self._index = index
         self._growth: GrowthTable[str] = GrowthTable()
         self._meminfo = Meminfo(meminfo) if scope.kind == "machine" else None
+        self._uncharged = UnchargedFiles() if uncharged is None else uncharged
         self._reading = _NodeReading(scope, meminfo)
         self._node_files = CgroupMemory(scope.path, scope.hierarchy.version) if scope.kind == "cgroup" else None
         self._scan = MemcgScan(scope, signals, index, self._node_files)
         self._stats = MemoryStats(scope, index)
+        self._outside = OutsideMemory(scope, index)
         self.pressure = PressureFiles(scope, index)
         self._levels: _Levels | None = None
         # What `node` made of the last scan, if it was its, and when that began.
@@ -358,7 +305,7 @@ class MemoryCollector:
         elif self._meminfo:
             sums = self._scan.full()
             meminfo = self._meminfo
-            node = self._reading.known(lambda: self._machine(meminfo))
+            node = self._reading.known(lambda: self._machine(meminfo, self._uncharged))
         else:
             assert self._node_files is not None
             sums, files = self._scan.full(), self._node_files
@@ -370,6 +317,7 @@ class MemoryCollector:
             self._levels = _Levels.of(self._index)
         cgroups, without_pod = self._levels.cgroups, self._levels.without_pod
         memories = self._memories(sums, self._levels, shmem_uids)
+        outside, memories = self._measure_outside(sums, memories)
         for uid, cgroup_id in cgroups.items():
             memory = memories.get(cgroup_id)
             growth = self._growth.push(uid, now_ns, memory.held_bytes) if memory else None
@@ -380,7 +328,7 @@ class MemoryCollector:
         self.pressure.keep_only(cgroups.values())
         some, full = self.pressure.node()
         node = msgspec.structs.replace(node, stall=node_stall, psi_some=some, psi_full=full)
-        return Measured(self._now_ns(), since_ns, node, tuple(pods), tuple(strays))
+        return Measured(self._now_ns(), since_ns, node, tuple(pods), tuple(strays), outside=outside)
 
     def task_counts(self, cgroup_ids: Collection[int]) -> dict[int, int]:
         """Return how many tasks each of these cgroups has; those with children and those that are gone are left out.
@@ -438,11 +386,13 @@ class MemoryCollector:
             raise ConfigError("--node-cgroup", str(self._scope.path), "lost its memory limit")
         return limit
 
-    def _machine(self, meminfo: Meminfo) -> NodeMeasure:
+    # `uncharged` None: it is not looked for.
+    def _machine(self, meminfo: Meminfo, uncharged: UnchargedFiles | None = None) -> NodeMeasure:
         values = meminfo.read()
         self._reading.report(values.problem)
         growth = self._growth.push(_NODE, self._now_ns(), values.used_bytes)
-        return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth)
+        held = None if uncharged is None else _uncharged(values, uncharged.read(values.balloon_bytes))
+        return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth, uncharged=held)
 
     def _cgroup(self, files: CgroupMemory, memory: MemoryParts | None) -> NodeMeasure:
         limit = self._limit_bytes(files)
@@ -467,9 +417,34 @@ class MemoryCollector:
         }
         return self._stats.complete(memories, [levels.cgroups[uid] for uid in shmem_uids if uid in levels.cgroups])
 
+    # With the memory of pods, to which is added what they have outside of their own cgroups.
+    def _measure_outside(
+        self, sums: ScanSums, memories: Mapping[int, MemoryParts]
+    ) -> tuple[tuple[OutsideMeasure, ...], Mapping[int, MemoryParts]]:
+        outside = self._outside
+        found = outside.of_scan(sums, memories) if self._scan.can_scan else outside.of_files(memories)
+        sandboxes, prefix = self._index.sandboxes(), self._scope.node_path
+        held: dict[str, int] = {}
+        elsewhere: dict[int, MemoryParts] = {}
+        for cgroup_id, memory in found:
+            pod = sandboxes.get(cgroup_id)
+            if pod is not None and (its := elsewhere.get(pod) or memories.get(pod)) is not None:
+                elsewhere[pod] = msgspec.structs.replace(its, elsewhere_bytes=its.elsewhere_bytes + memory.held_bytes)
+            elif (path := self._index.path(cgroup_id)) is not None:
+                held[path.removeprefix(prefix).lstrip("/")] = memory.held_bytes
+        return outside_measures(held), {**memories, **elsewhere} if elsewhere else memories
+
     def close(self) -> None:
         """Close every fd."""
         self._reading.end()
-        for reader in (self._meminfo, self._node_files, self._stats, self._scan, self.pressure):
+        for reader in (
+            self._meminfo,
+            self._uncharged,
+            self._node_files,
+            self._stats,
+            self._outside,
+            self._scan,
+            self.pressure,
+        ):
             if reader:
                 reader.close()

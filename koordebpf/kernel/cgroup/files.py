@@ -15,8 +15,7 @@ import msgspec
 
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.tables import Rows, Table, broken_table_rule, format_rows, parse_table
-from koordebpf.kernel.host.sched_features import FEATURE_NAME_RULE, is_feature_name
-from koordebpf.kernel.host.schemata import PART_RULE, is_part
+from koordebpf.kernel.host.written_texts import FEATURE_NAME_RULE, PART_RULE, is_feature_name, is_part
 from koordebpf.units import PAGE_BYTES
 
 Version = Literal[1, 2]

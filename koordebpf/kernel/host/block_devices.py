@@ -1,4 +1,4 @@
-"""The node's disks with partitions, LVM volumes and mounts, from sysfs and mountinfo; and what zram devices hold.
+"""The node's disks with partitions, LVM volumes and mounts, from sysfs and mountinfo.
 
 Source:  Documentation/ABI/testing/sysfs-block, sysfs-block-dm; koordinator pkg/koordlet/util/storageinfo.go.
 """
@@ -20,21 +20,6 @@ from koordebpf.kernel.proc.mounts import MOUNTINFO, read_mounts
 _LVM = "LVM-"  # how the UUID of a device mapper's device begins that LVM made
 _MULTIPATH = "mpath-"  # the same of multipathd: requests, not bios, pass to the paths below
 _MOST = 4096  # devices and mounts that are kept. Why: more than a machine has; who mounts a lot costs no more than this
-
-
-def zram_use(sysfs: Path = Path("/sys")) -> tuple[int, int]:
-    """Return what all zram devices together store and what they hold in memory for it, in bytes.
-
-    Source:  Documentation/admin-guide/blockdev/zram.rst, mm_stat: orig_data_size, compr_data_size, mem_used_total.
-    Cost:    20 µs a device.
-    """
-    stored = held = 0
-    for device in sorted((sysfs / "block").glob("zram*")):
-        words = (text_or_none(device / "mm_stat") or "").split()
-        if len(words) >= 3 and all(word.isdigit() for word in words[:3]):
-            stored += int(words[0])
-            held += int(words[2])
-    return stored, held
 
 
 class WholeDisks(msgspec.Struct, frozen=True):

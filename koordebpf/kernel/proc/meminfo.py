@@ -22,8 +22,10 @@ _FILE_BYTES = 1 << 14  # 1.5 KiB on 6.18
 _NODE_ROWS = (b"MemTotal", b"MemFree", b"Active(file)", b"Inactive(file)", b"SReclaimable")
 _NODE = re.compile(r"node([0-9]+)")
 _NEEDED = (b"MemTotal", b"MemFree", b"MemAvailable")
-_OPTIONAL = (b"Cached", b"SReclaimable", b"SwapTotal", b"SwapFree", b"Hugetlb")
-_ROWS = frozenset(_NEEDED + _OPTIONAL)
+_OPTIONAL = (b"Cached", b"SReclaimable", b"SwapTotal", b"SwapFree", b"Hugetlb", b"Balloon")
+# What MemAvailable never has in it (mm/show_mem.c si_mem_available); Percpu since Linux 4.19, SecPageTables since 6.1.
+_KERNEL = (b"SUnreclaim", b"KernelStack", b"PageTables", b"SecPageTables", b"Percpu")
+_ROWS = frozenset(_NEEDED + _OPTIONAL + _KERNEL)
 
 
 class NumaMeminfo(Closing):
@@ -100,6 +102,8 @@ class MeminfoValues(msgspec.Struct, frozen=True, gc=False):
     swap_free_bytes: int | None
     hugetlb_bytes: int | None = None  # all huge pages, used or not; since Linux 4.19
     problem: str | None = None
+    balloon_bytes: int | None = None  # what drivers gave the hypervisor back, in MemTotal or not; since Linux 6.17
+    kernel_bytes: int = 0  # slab that cannot be reclaimed, stacks, page tables and per-CPU memory, of cgroups too
 
     @property
     def used_bytes(self) -> int:
@@ -140,6 +144,7 @@ def _bounded(values: MeminfoValues, problem: str) -> MeminfoValues:
         hugetlb_bytes=None if values.hugetlb_bytes is None else min(values.hugetlb_bytes, total),
         swap_free_bytes=None if values.swap_free_bytes is None else min(values.swap_free_bytes, swap or 0),
         problem=problem,
+        kernel_bytes=min(values.kernel_bytes, total),
     )
 
 
@@ -164,7 +169,10 @@ class Meminfo(ProcFile):
         """
         found = _keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), _ROWS)
         total, free, available = map(found.required, _NEEDED)
-        cached, slab, swap_total, swap_free, hugetlb = map(found.values.get, _OPTIONAL)
-        values = MeminfoValues(total, free, available, cached, slab, swap_total, swap_free, hugetlb)
+        cached, slab, swap_total, swap_free, hugetlb, balloon = map(found.values.get, _OPTIONAL)
+        kernel = sum([found.values.get(name, 0) for name in _KERNEL])
+        values = MeminfoValues(
+            total, free, available, cached, slab, swap_total, swap_free, hugetlb, None, balloon, kernel
+        )  # fmt: skip
         problem = implausible(values)
         return values if problem is None else _bounded(values, problem)

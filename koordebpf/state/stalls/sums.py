@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_WORDS, NO_LIMIT_PAGES, NOT_KNOWN
+from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_SWAP_AT, MEMCG_WORDS, NO_LIMIT_PAGES, NOT_KNOWN
 from koordebpf.state.measured import MemoryParts
 
 # struct koord_memcg as numbers, in pages: cgroup_id, parent_id, usage, max, swap, reclaimable slab in bytes, four
 # events, and the five LRU sizes.
 Row = tuple[int, ...]
-_USAGE_AT, _LIMIT_AT, _SWAP_AT, _SLAB_AT = 2, 3, 4, 5
+_USAGE_AT, _LIMIT_AT, _SLAB_AT = 2, 3, 5
 _FILE_AT = MEMCG_LRU_AT + 2  # inactive file, then active file
 _ROW = struct.Struct(f"<{MEMCG_WORDS}Q")
 
@@ -36,15 +36,24 @@ def packed(rows: Iterable[Row]) -> bytes:
 class _Layout:
     """Whose the rows are. It holds for as long as the same cgroups are scanned and `pod_of` says the same."""
 
-    def __init__(self, ids: Sequence[int], parents: Sequence[int], pod_of: Callable[[int], str | None]) -> None:
+    def __init__(
+        self,
+        ids: Sequence[int],
+        parents: Sequence[int],
+        pod_of: Callable[[int], str | None],
+        heads: Collection[int] = (),
+    ) -> None:
         self.ids, self.parents = ids, parents
         self.row_of = {cgroup_id: row for row, cgroup_id in enumerate(ids)}
-        runs: dict[str, list[list[int]]] = {}  # of rows: first, and the one after the last
+        runs: dict[str | int, list[list[int]]] = {}  # of rows: first, and the one after the last
+        tops: dict[int, int] = {}  # of what is outside of pods: the highest cgroup of its subtree
+        self.cuts: dict[int, list[int]] = {}  # by such a highest one: rows right below its subtree that are another's
         within: dict[int, str] = {}
         leaves: dict[int, int] = {}
         self.own: list[tuple[int, int, str]] = []  # row, cgroup and pod of what is known of pods
         for row, (cgroup_id, parent_id) in enumerate(zip(ids, parents, strict=True)):
             leaves.pop(parent_id, None)
+            above = tops.get(parent_id)
             uid = pod_of(cgroup_id)
             if uid is not None:
                 self.own.append((row, cgroup_id, uid))
@@ -52,15 +61,21 @@ class _Layout:
                 within[cgroup_id] = uid  # beyond what is known of the pod: its memory is the pod's all the same
             else:
                 leaves[cgroup_id] = row
-                continue
-            of_pod = runs.setdefault(uid, [])
-            if of_pod and of_pod[-1][1] == row:
-                of_pod[-1][1] += 1
+                is_top = above is None or parent_id == ids[0] or cgroup_id in heads
+                tops[cgroup_id] = cgroup_id if is_top or above is None else above
+            whose: str | int = tops[cgroup_id] if uid is None else uid
+            if above is not None and whose != above:
+                self.cuts.setdefault(above, []).append(row)
+            found = runs.setdefault(whose, [])
+            if found and found[-1][1] == row:
+                found[-1][1] += 1
             else:
-                of_pod.append([row, row + 1])
+                found.append([row, row + 1])
         self.leaves = leaves
         self._ends: list[int] | None = None
-        self.slices = {uid: tuple(_bytes_of(first, end) for first, end in found) for uid, found in runs.items()}
+        slices = {whose: tuple(_bytes_of(first, end) for first, end in found) for whose, found in runs.items()}
+        self.slices = {uid: each for uid, each in slices.items() if isinstance(uid, str)}
+        self.outside = {top: each for top, each in slices.items() if isinstance(top, int)}
 
     def ends(self) -> list[int]:
         """Return for each row where what is below it ends: rows are in the order of a walk, parents first."""
@@ -75,10 +90,22 @@ class _Layout:
 
 
 class _PodRows(NamedTuple):
-    cgroup_id: int  # the pod's own level, its usage and reclaimable slab
+    cgroup_id: int  # the pod's own level, its usage, swap and reclaimable slab
     usage: int
+    swap: int
     slab: int
     rows: bytes
+
+
+class Subtree(NamedTuple):
+    """What is outside of all pods below one cgroup, `top`. `memory`: with what is below it, but without `cuts`.
+
+    `cuts`: the cgroups right below it that are pods' own levels, or highest ones of other subtrees.
+    """
+
+    top: int
+    memory: MemoryParts
+    cuts: tuple[int, ...]
 
 
 class ScanSums:
@@ -94,6 +121,7 @@ class ScanSums:
         page_bytes: int,
         before: ScanSums | None = None,
         version: int | None = None,
+        heads: Collection[int] = (),
     ) -> None:
         """Take `rows`.
 
@@ -102,12 +130,15 @@ class ScanSums:
             pod_of: gives the pod of a cgroup at or below the pod's own level.
             page_bytes: size of a page.
             before: of an earlier scan.
-            version: of what `pod_of` says: as long as it is that of `before`, it says the same.
+            version: of what `pod_of` says: as long as it is that of `before`, it says the same, and so do `heads`.
+            heads: cgroups outside of pods that are apart from what is around them, `subtrees`.
         """
         self._rows, self._page_bytes, self._version = rows, page_bytes, version
         self._numbers = memoryview(rows).cast("Q")
         ids, parents = self._column(0), self._column(1)
         self._pods: dict[str, tuple[_PodRows, MemoryParts]] = {}
+        self._outside: dict[int, tuple[_PodRows, MemoryParts]] = {}
+        self._outside_before: dict[int, tuple[_PodRows, MemoryParts]] = {}
         self._limited: dict[int, tuple[bytes, LimitedCgroup]] = {}  # by cgroup: its rows, and what they say
         self._swapped: dict[int, int] | None = None
         self._total: list[int] | None = None
@@ -121,8 +152,9 @@ class ScanSums:
         ):
             self._layout = before._layout
             self._pods_before, self._limited_before = before._pods, before._limited or before._limited_before
+            self._outside_before = before._outside or before._outside_before
         else:
-            self._layout = _Layout(ids, parents, pod_of)
+            self._layout = _Layout(ids, parents, pod_of, heads)
 
     def is_of(self, rows: bytes, version: int) -> bool:
         """Tell whether these are the sums of such rows, which are another scan's."""
@@ -140,9 +172,9 @@ class ScanSums:
         row, slices = self._layout.row_of.get(cgroup_id), self._layout.slices.get(uid)
         if row is None or slices is None:
             return None
-        usage, slab = self._at(row, _USAGE_AT), self._at(row, _SLAB_AT)
-        rows = self._rows[slices[0]] if len(slices) == 1 else b"".join([self._rows[each] for each in slices])
-        its = _PodRows(cgroup_id, usage, slab, rows)
+        usage, swap, slab = self._at(row, _USAGE_AT), self._at(row, MEMCG_SWAP_AT), self._at(row, _SLAB_AT)
+        rows = self._joined(slices)
+        its = _PodRows(cgroup_id, usage, swap, slab, rows)
         known = self._pods_before.get(uid)
         if known is None or known[0] != its:
             known = its, self._sum(its)
@@ -155,7 +187,34 @@ class ScanSums:
         slab_bytes = its.slab if its.slab < NOT_KNOWN else None
         # Usage was read before the lists of the cgroups below: these may have grown meanwhile.
         kernel_bytes = max(usage_bytes - sum(sums) * self._page_bytes - (slab_bytes or 0), 0)
-        return self._parts(usage_bytes, sums, slab_bytes, kernel_bytes)
+        return self._parts(usage_bytes, its.swap, sums, slab_bytes, kernel_bytes)
+
+    def subtrees(self) -> list[Subtree]:
+        """Return what is outside of all pods: below each child of the root, the root's own, and below each of `heads`.
+
+        Parents come before children. `kernel_bytes` is as for `pod`: page cache of removed cgroups is still in it.
+
+        Cost:    20 µs, and 1 µs for each cgroup of a subtree that does not read the same.
+        """
+        layout = self._layout
+        usages, swaps, slabs = (self._column(at) for at in (_USAGE_AT, MEMCG_SWAP_AT, _SLAB_AT))
+        found: list[Subtree] = []
+        for top, slices in layout.outside.items():
+            row, cuts = layout.row_of[top], layout.cuts.get(top, [])
+            usage, swap, slab = usages[row], swaps[row], slabs[row]
+            if cuts:
+                # Read one after the other: those below may have grown meanwhile.
+                usage = max(usage - sum([usages[each] for each in cuts]), 0)
+                swap = max(swap - sum([swaps[each] for each in cuts]), 0)
+                if slab < NOT_KNOWN:
+                    slab = max(slab - sum([slabs[each] for each in cuts if slabs[each] < NOT_KNOWN]), 0)
+            its = _PodRows(top, usage, swap, slab, self._joined(slices))
+            known = self._outside_before.get(top)
+            if known is None or known[0] != its:
+                known = its, self._sum(its)
+            self._outside[top] = known
+            found.append(Subtree(top, known[1], tuple([layout.ids[each] for each in cuts])))
+        return found
 
     def all(self, root_id: int) -> MemoryParts | None:
         """Return the memory of everything that was scanned below and with `root_id`; None where that is gone."""
@@ -164,7 +223,7 @@ class ScanSums:
             return None
         if self._total is None:
             self._total = [sum(self._numbers[at::MEMCG_WORDS]) for at in range(MEMCG_LRU_AT, MEMCG_WORDS)]
-        return self._parts(self._at(row, _USAGE_AT) * self._page_bytes, self._total)
+        return self._parts(self._at(row, _USAGE_AT) * self._page_bytes, self._at(row, MEMCG_SWAP_AT), self._total)
 
     @property
     def layout(self) -> object:
@@ -188,9 +247,9 @@ class ScanSums:
         return None if row is None else self._at(row, _USAGE_AT) * self._page_bytes
 
     def swap_bytes(self, cgroup_id: int) -> int:
-        """Return what a cgroup has in swap; 0 too where the rows come from files, which are not read for it."""
+        """Return what a cgroup has in swap with those below it; 0 too where it was not scanned."""
         if self._swapped is None:
-            pairs = zip(self._layout.ids, self._column(_SWAP_AT), strict=True)
+            pairs = zip(self._layout.ids, self._column(MEMCG_SWAP_AT), strict=True)
             self._swapped = {each: swap for each, swap in pairs if swap}
         return self._swapped.get(cgroup_id, 0) * self._page_bytes
 
@@ -200,7 +259,7 @@ class ScanSums:
         What has children is left out: it gets the pages of those that are removed, and did not grow by that.
         """
         return {
-            cgroup_id: (self._at(row, _USAGE_AT) + self._at(row, _SWAP_AT)) * self._page_bytes
+            cgroup_id: (self._at(row, _USAGE_AT) + self._at(row, MEMCG_SWAP_AT)) * self._page_bytes
             for cgroup_id, row in self._layout.leaves.items()
         }
 
@@ -211,7 +270,7 @@ class ScanSums:
             if (limit := limits[row]) >= NO_LIMIT_PAGES:
                 continue
             of = self._layout.slices[uid] if cgroup_id in pod_levels else (_bytes_of(row, row + 1),)
-            rows = self._rows[of[0]] if len(of) == 1 else b"".join([self._rows[each] for each in of])
+            rows = self._joined(of)
             known = self._limited_before.get(cgroup_id)
             if known is None or known[0] != rows or known[1].uid != uid:
                 file = sum(sum(each[_FILE_AT : _FILE_AT + 2]) for each in _ROW.iter_unpack(rows))
@@ -221,6 +280,9 @@ class ScanSums:
             found.append(known[1])
         return found
 
+    def _joined(self, slices: Sequence[slice]) -> bytes:
+        return self._rows[slices[0]] if len(slices) == 1 else b"".join([self._rows[each] for each in slices])
+
     def _column(self, member: int) -> list[int]:
         return self._numbers[member::MEMCG_WORDS].tolist()
 
@@ -228,12 +290,17 @@ class ScanSums:
         return self._numbers[row * MEMCG_WORDS + member]
 
     def _parts(
-        self, usage_bytes: int, sums: list[int], slab_bytes: int | None = None, kernel_bytes: int | None = None
+        self,
+        usage_bytes: int,
+        swap: int,
+        sums: list[int],
+        slab_bytes: int | None = None,
+        kernel_bytes: int | None = None,
     ) -> MemoryParts:
         page = self._page_bytes
         return MemoryParts(
             usage_bytes, sums[0] * page, sums[1] * page, sums[2] * page, sums[3] * page, sums[4] * page,
-            None, slab_bytes, kernel_bytes,
+            None, slab_bytes, kernel_bytes, swap * page,
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.collect.memory.files import PodFiles, anon_bytes, file_bytes
 from koordebpf.errors import KernelFileError
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.host.block_devices import zram_use
+from koordebpf.kernel.host.uncharged import zram_use
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.proc.meminfo import Meminfo
 from koordebpf.policy.strategy import Decision

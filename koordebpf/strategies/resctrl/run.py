@@ -20,7 +20,7 @@ from koordebpf.errors import CgroupGone, KernelFileError
 from koordebpf.kernel.cgroup.hierarchy import find_controllers
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.cgroup.subtree import task_numbers, tasks_of
-from koordebpf.kernel.host.schemata import parse_schemata
+from koordebpf.kernel.host.written_texts import parse_schemata
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.kernel.proc.mounts import read_mounts
 from koordebpf.policy.strategy import GATE_OFF, Decision

@@ -11,7 +11,6 @@ import pytest
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
-from koordebpf.kernel.host.block_devices import zram_use
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
 from koordebpf.strategies.proactive_reclaim.run import ReclaimCollector
 from koordebpf.strategies.proactive_reclaim.values import ReclaimMeasured
@@ -167,12 +166,3 @@ def test_all_files_are_closed_at_the_end(node: Node) -> None:
     node.found()
     node.collector.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # /proc/meminfo, too
-
-
-def test_zram_devices_are_summed_up(tmp_path: Path) -> None:
-    assert zram_use(tmp_path) == (0, 0)
-    for name, text in (("zram0", "  1000  300  400  0 400 0 0 0 0\n"), ("zram1", "500 10 20 0 20 0 0 0 0\n")):
-        (tmp_path / "block" / name).mkdir(parents=True)
-        (tmp_path / "block" / name / "mm_stat").write_text(text)
-    (tmp_path / "block/zram2").mkdir()  # one that is not set up
-    assert zram_use(tmp_path) == (1500, 420)

@@ -12,7 +12,7 @@ from koordebpf.decision.frames import decode_frame, encode_frame
 from koordebpf.decision.strategies import FEATURE_GATES, decide_strategies
 from koordebpf.errors import ConfigError, KernelFileError
 from koordebpf.kernel.cgroup.files import Sysctl
-from koordebpf.kernel.host.schemata import format_part, parse_part, parse_schemata
+from koordebpf.kernel.host.written_texts import format_part, parse_part, parse_schemata
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.reconcile import DesiredState, SysctlWrite, wanted_values
 from koordebpf.slo.strategies.resource_qos import ResctrlQOS

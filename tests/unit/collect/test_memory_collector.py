@@ -11,7 +11,8 @@ import pytest
 
 from koordebpf.collect.memory.collector import MemoryCollector
 from koordebpf.errors import CgroupGone, ConfigError
-from koordebpf.state.measured import Measured, StallParts
+from koordebpf.kernel.host.uncharged import UnchargedFiles
+from koordebpf.state.measured import Measured, StallParts, UnchargedMemory
 from koordebpf.state.stalls.windows import NODE
 from koordebpf.units import NS_PER_S, PAGE_BYTES
 from tests.support.played_signals import StalledNode, memcg
@@ -161,11 +162,22 @@ def test_tasks_and_processes_are_those_of_the_files(rig: Rig):
 
 def test_a_machine_is_measured_by_meminfo(tmp_path: Path):
     rig = StalledNode(tmp_path, 2)
-    collector = MemoryCollector(rig.watch.scope, rig.signals, rig.watch.index, rig.clock)
+    (tmp_path / "meminfo").write_text(
+        "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\nSwapTotal: 90 kB\nSwapFree: 60 kB\nHugetlb: 20 kB\n"
+        "SUnreclaim: 5 kB\nKernelStack: 6 kB\nPageTables: 7 kB\nPercpu: 8 kB\nSReclaimable: 900 kB\n"
+    )
+    (tmp_path / "sys/block/zram0").mkdir(parents=True)
+    (tmp_path / "sys/block/zram0/mm_stat").write_text("3000 0 1000\n")
+    collector = MemoryCollector(
+        rig.watch.scope, rig.signals, rig.watch.index, rig.clock, tmp_path / "meminfo",
+        UnchargedFiles(tmp_path, tmp_path / "sys"),
+    )  # fmt: skip
     stall = StallParts(window_ns=NS_PER_S, global_ns=1, limit_ns=2)
     measured = collector.everything({NODE: stall}, (), stall)
     assert (measured.node.scope, measured.node.stall, measured.node.memory) == ("machine", stall, None)
-    assert 0 < measured.node.known_used_bytes < measured.node.total_bytes
-    assert collector.node().total_bytes == measured.node.total_bytes
+    assert (measured.node.total_bytes, measured.node.used_bytes) == (1000 << 10, 600 << 10)
+    assert measured.node.uncharged == UnchargedMemory(1000, 3000, 30 << 10, 0, 20 << 10, 26 << 10, 0)
+    sampled = collector.node()
+    assert (sampled.total_bytes, sampled.uncharged) == (1000 << 10, None)
     collector.close()
     rig.close()

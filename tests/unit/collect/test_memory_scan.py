@@ -62,6 +62,7 @@ def test_a_scan_sums_up_pods_and_the_node(rig: Rig):
     node = rig.scan.node()
     assert node is not None
     assert node.usage_bytes == 100 * PAGE_BYTES
+    assert (pod.swap_bytes, node.swap_bytes) == (3 * PAGE_BYTES, 0)
     lists = (node.inactive_anon_bytes, node.active_anon_bytes, node.inactive_file_bytes, node.active_file_bytes)
     assert [each // PAGE_BYTES for each in (*lists, node.unevictable_bytes)] == [11, 22, 33, 44, 55]
     assert rig.scan.taken == 1  # that of the node alone is no full one
@@ -114,6 +115,28 @@ def test_files_say_pods_and_of_the_node_what_pods_do_not_have(rig: Rig):
     assert node.usage_bytes == 1000
     # Its own memory.stat lags behind: where pods have more than it, the node has what pods have.
     assert (node.inactive_anon_bytes, node.active_file_bytes, node.unevictable_bytes) == (100, 40, 65)
+
+
+def test_files_say_what_is_in_swap_and_nothing_of_it_where_swap_is_not_accounted(rig: Rig):
+    rig.hold(rig.path("web"), 300, 10, 20, 3, 4, 5)
+    rig.hold(rig.path("batch"), 200, 30, 40, 6, 7, 60)
+    swap = rig.root / rig.path("web") / "memory.swap.current"
+    swap.write_text("77\n")
+    (rig.root / rig.path("batch") / "memory.swap.current").write_text("odd\n")
+    (rig.root / "memory.swap.current").write_text("odd\n")
+
+    def held() -> dict[str, tuple[int, int]]:
+        sums = rig.scan.full()
+        pods = {uid: sums.pod(uid, rig.id(uid)) for uid in ("web", "batch")}
+        assert rig.scan.node() is not None
+        return {uid: (pod.usage_bytes, pod.swap_bytes) for uid, pod in pods.items() if pod is not None}
+
+    assert held() == {"web": (300, 77), "batch": (200, 0)}
+    assert {each.cgroup_id: each.swap_bytes for each in memcg_samples(rig.watch)}[rig.id("web")] == 77
+    swap.write_text("78\n")
+    assert held()["web"] == (300, 78)
+    (rig.root / rig.path("batch") / "memory.swap.current").unlink()
+    assert held()["batch"] == (200, 0)
 
 
 def test_a_pod_whose_files_are_gone_is_left_out_and_found_again_when_it_is_made_again(rig: Rig):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordebpf.collect.memory.collector import with_stat
+from koordebpf.collect.memory.files import with_stat
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemoryStat
 from koordebpf.state.measured import MemoryParts
 

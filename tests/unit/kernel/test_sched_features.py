@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordebpf.errors import KernelFileError
-from koordebpf.kernel.host.sched_features import format_feature, is_feature_name, parse_feature
+from koordebpf.kernel.host.written_texts import format_feature, is_feature_name, parse_feature
 
 # /sys/kernel/debug/sched/features of Linux 6.1, in part.
 TEXT = "GENTLE_FAIR_SLEEPERS START_DEBIT NO_NEXT_BUDDY LAST_BUDDY NO_HRTICK NO_DOUBLE_TICK NONTASK_CAPACITY \n"

@@ -58,7 +58,24 @@ def test_what_is_in_swap_is_held_still() -> None:
     sums = ScanSums(packed(rows), {2: "a"}.get, 10)
     assert sums.outside() == {1: 790}
     assert (sums.swap_bytes(2), sums.swap_bytes(99)) == (700, 0)
-    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40)  # eviction frees none of it
+    assert sums.pod("a", 2) == MemoryParts(50, 10, 0, 0, 0, 0, kernel_bytes=40, swap_bytes=700)
+
+
+def test_swap_is_that_of_the_pods_own_level_which_has_its_containers_in_it() -> None:
+    def swapped(pod: int, container: int) -> list[tuple[int, ...]]:
+        return [
+            (*ROWS[0][:4], 9, *ROWS[0][5:]),
+            (*ROWS[1][:4], pod, *ROWS[1][5:]),
+            (*ROWS[2][:4], container, *ROWS[2][5:]),
+        ]
+
+    before = ScanSums(packed(swapped(3, 2)), POD_OF, 10, version=1)
+    first, node = before.pod("a", 2), before.all(1)
+    assert first is not None and node is not None
+    assert (first.swap_bytes, node.swap_bytes) == (30, 90)
+    # Nothing but the swap is another.
+    now = ScanSums(packed(swapped(4, 2)), POD_OF, 10, before, version=1).pod("a", 2)
+    assert now == MemoryParts(600, 300, 10, 70, 0, 20, kernel_bytes=200, swap_bytes=40)
 
 
 def test_what_has_a_limit_and_how_much_of_it_cannot_be_reclaimed() -> None:
@@ -124,6 +141,43 @@ def test_what_reads_the_same_is_not_summed_again() -> None:
     before = ScanSums(packed(ROWS), POD_OF, 10, version=1)
     memory = before.pod("a", 2)
     assert ScanSums(packed(ROWS), POD_OF, 10, before, version=1).pod("a", 2) is memory
+
+
+# Of no pod: system (6) with a service (7) and a kubelet's directory (8), which has the pod.
+OUTSIDE = [
+    (1, 0, 200, 1 << 51, *NOT_SUMMED, 1, 2, 3, 4, 5),
+    (6, 1, 150, 1 << 51, 7, 20, 0, 0, 0, 0, 1, 0, 9, 0, 0),
+    (7, 6, 40, 1 << 51, *NOT_SUMMED, 10, 1, 9, 0, 2),
+    (8, 6, 70, 1 << 51, 5, 20, 0, 0, 0, 0, 0, 0, 1, 0, 0),
+    (2, 8, 60, 1 << 51, 4, 10, 0, 0, 0, 0, 10, 0, 0, 0, 0),
+    (3, 2, 50, 1 << 51, *NOT_SUMMED, 20, 1, 7, 0, 2),
+    (9, 1, 20, 1 << 51, *NOT_SUMMED, 4, 0, 0, 0, 0),
+]
+
+
+def test_what_is_outside_of_pods_is_by_the_roots_children_and_by_what_is_apart() -> None:
+    found = ScanSums(packed(OUTSIDE), POD_OF, 10, heads={8}).subtrees()
+    assert [(each.top, each.cuts) for each in found] == [(1, (6, 9)), (6, (8,)), (8, (2,)), (9, ())]
+    root, system, kubepods, other = (each.memory for each in found)
+    assert root == MemoryParts(300, 10, 20, 30, 40, 50, kernel_bytes=150)
+    # Without the kubelet's directory: usage 150 - 70 pages, swap 7 - 5, slab of 20 - 20 bytes.
+    assert system == MemoryParts(800, 110, 10, 180, 0, 20, None, 0, 800 - 320, swap_bytes=20)
+    assert kubepods == MemoryParts(100, 0, 0, 10, 0, 0, None, 10, 80, swap_bytes=10)
+    assert other == MemoryParts(200, 40, 0, 0, 0, 0, kernel_bytes=160)
+    together = ScanSums(packed(OUTSIDE), POD_OF, 10).subtrees()
+    assert [(each.top, each.cuts) for each in together] == [(1, (6, 9)), (6, (2,)), (9, ())]
+
+
+def test_what_is_outside_of_pods_and_reads_the_same_is_not_summed_again() -> None:
+    before = ScanSums(packed(OUTSIDE), POD_OF, 10, version=1, heads={8})
+    first = before.subtrees()
+    grown = [*OUTSIDE[:-1], (9, 1, 21, *OUTSIDE[-1][3:])]
+    now = ScanSums(packed(grown), POD_OF, 10, before, 1, {8}).subtrees()
+    assert [one.memory is other.memory for one, other in zip(first, now, strict=True)] == [False, True, True, False]
+    # The pod has grown by what the kubelet's directory had left, as of a pod that was made there anew.
+    moved = [*OUTSIDE[:4], (2, 8, 69, *OUTSIDE[4][3:]), *OUTSIDE[5:]]
+    kubepods = ScanSums(packed(moved), POD_OF, 10, before, 1, {8}).subtrees()[2].memory
+    assert (kubepods.usage_bytes, kubepods.kernel_bytes) == (10, 0)
 
 
 def test_the_rows_of_a_cgroup_are_its_own_and_those_below_it() -> None:

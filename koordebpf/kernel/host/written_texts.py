@@ -1,6 +1,10 @@
-"""A group's schemata in resctrl: a line for each resource, a value for each of its domains.
+"""Two files that are written and hold no plain numbers: a group's schemata in resctrl, and the scheduler's features.
 
-Source: Documentation/filesystems/resctrl.rst; fs/resctrl/ctrlmondata.c (before Linux 6.16 arch/x86/kernel/cpu/resctrl).
+Of schemata each resource is a line, with a value for each of its domains. The features are switches, a file of debugfs:
+a word for each, `NAME` where it is on and `NO_NAME` where off.
+
+Source: Documentation/filesystems/resctrl.rst; fs/resctrl/ctrlmondata.c (before Linux 6.16 arch/x86/kernel/cpu/resctrl);
+        kernel/sched/debug.c sched_feat_show, sched_feat_write; kernel/sched/features.h has the names.
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ _DOMAIN = {
     16: re.compile(rb" *([0-9]{1,9})= *([0-9a-fA-F]{1,64}) *"),
 }
 PART_RULE = "must name a group, a resource and a domain, as BE/L3/0"
+# sched_feat_write takes 63 bytes; "NO_" is three of them.
+_NAME = re.compile(r"(?!NO_)[A-Z][A-Z0-9_]{0,59}")
+FEATURE_NAME_RULE = "must be the name of a scheduler feature: capitals, digits and _, without NO_ in front"
 
 
 def is_part(part: str) -> bool:
@@ -75,3 +82,30 @@ def format_part(part: str, value: int) -> str:
     """
     _, resource, domain = part.split("/")
     return f"{resource}:{domain}={value}\n" if resource == "MB" else f"{resource}:{domain}={value:x}\n"
+
+
+def is_feature_name(name: str) -> bool:
+    """Tell whether a kernel may have a feature of this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def parse_feature(text: str, name: str, path: str) -> int:
+    """Return 1 where a feature is on, 0 where it is off; `path` is for the error.
+
+    Raises:  KernelFileError: this kernel has no such feature.
+    """
+    words = text.split()
+    if name in words:
+        return 1
+    if f"NO_{name}" in words:
+        return 0
+    raise KernelFileError(path, name, "must be a scheduler feature of this kernel")
+
+
+def format_feature(name: str, value: int) -> str:
+    """Return the word that is written, one a write(2).
+
+    >>> format_feature("WAKEUP_PREEMPTION", 0)
+    'NO_WAKEUP_PREEMPTION'
+    """
+    return name if value else f"NO_{name}"
