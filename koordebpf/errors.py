@@ -31,6 +31,16 @@ class KoordebpfError(Exception):
     exit_code: ClassVar[int] = 1
 
 
+class OutputError(KoordebpfError):
+    """Standard output takes no more. `is_closed`: who read it has ended, as `head` does, so that there is no fault."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"standard output: {os_reason(error)}; what was not written is lost")
+        self.is_closed = error.errno == errno.EPIPE
+
+
 class ConfigError(KoordebpfError):
     """A value given by a person is unusable: names its path, the value and the rule.
 

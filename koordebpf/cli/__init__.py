@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 import click
 
 from koordebpf import __version__
-from koordebpf.cli.echo import echo
-from koordebpf.errors import KoordebpfError
+from koordebpf.cli.echo import checked_output, echo
+from koordebpf.errors import KoordebpfError, OutputError
+
+_READER_ENDED = 141  # 128 + SIGPIPE, as of a program that the signal ends
 
 # Command → its one line in `--help`. The module and the function have the command's name.
 _COMMANDS = {
@@ -105,8 +107,22 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def run_group(group: click.Group, arguments: list[str] | None, name: str) -> Any:
     """Run a group's command line under its name, as `main`."""
+    with checked_output():
+        return _run_group(group, arguments, name)
+
+
+def _run_group(group: click.Group, arguments: list[str] | None, name: str) -> Any:
     try:
-        return group.main(arguments, prog_name=name)
+        try:
+            return group.main(arguments, prog_name=name)
+        finally:
+            if sys.stdout is not None:  # a process may be started without one
+                sys.stdout.flush()
+    except OutputError as error:
+        if error.is_closed:
+            sys.exit(_READER_ENDED)
+        echo(f"{name}: {error}", err=True)
+        sys.exit(error.exit_code)
     except KoordebpfError as error:
         from koordebpf.report.log_formats import write_last
 

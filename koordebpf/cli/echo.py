@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
+
+from koordebpf.errors import OutputError
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -30,6 +35,39 @@ def echo_json(value: Any, *, indent: int | None = None) -> None:
 
     raw = plain_json(value) if isinstance(value, bytes) else json_bytes(value)
     click.echo(msgspec.json.format(raw, indent=indent) if indent else raw)
+
+
+class _Output(io.FileIO):
+    # Its errors are not taken for those of other files, nor for a result. After one, what buffers hold is dropped.
+    _is_broken = False
+
+    def write(self, content: Any, /) -> int | None:
+        if self._is_broken:
+            return len(content)
+        try:
+            return super().write(content)
+        except OSError as error:
+            self._is_broken = True
+            raise OutputError(error) from None
+
+
+@contextlib.contextmanager
+def checked_output() -> Iterator[None]:
+    """Let standard output raise OutputError where it takes no more.
+
+    One that is not the process's own, as in a test, is left as it is.
+    """
+    before = sys.__stdout__
+    if before is None or before is not sys.stdout or before.closed:
+        yield
+        return
+    raw = _Output(before.fileno(), "wb", closefd=False)
+    buffer = io.BufferedWriter(raw)
+    sys.stdout = io.TextIOWrapper(buffer, before.encoding, before.errors, line_buffering=before.isatty())
+    try:
+        yield
+    finally:
+        sys.stdout = before
 
 
 def echo_bytes(chunk: bytes) -> None:

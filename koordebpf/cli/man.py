@@ -17,6 +17,8 @@ GENERAL: Mapping[int, str] = {
     1: "it failed meanwhile: a server, the kernel or another program refused; or Ctrl-C ended it",
     2: "the command line, or a file that it names, is unusable; nothing was done",
     3: "this host lacks something that the command needs: the message has what, and how to get it",
+    74: "standard output takes no more, as on a full disk",
+    141: "who read standard output ended before it had all, as `head` does",
 }
 # Command → what its codes mean beyond that.
 SPECIAL: Mapping[str, Mapping[int, str]] = {
@@ -48,7 +50,7 @@ def codes_of(command: str) -> dict[int, str]:
     """Return what each exit code of a command means, by code; the command is named with its group, as `slo check`.
 
     >>> sorted(codes_of("demo"))
-    [0, 1, 2, 3, 130, 143]
+    [0, 1, 2, 3, 74, 130, 141, 143]
     """
     return dict(sorted({**GENERAL, **SPECIAL.get(command, {})}.items()))
 

@@ -1,7 +1,7 @@
 """A machine that is short because of memory that is on no pod's lists: no neighbour is evicted for it.
 
-A driver's buffers, which no cgroup is charged, are those of packet sockets; a hog's pages are in zram. The agent watches
-the machine and evicts nothing: it is a dry run.
+A driver's buffers, which no cgroup is charged, are those of packet sockets; a hog's pages are in zram. The agent
+watches the machine and evicts nothing: it is a dry run.
 """
 
 from __future__ import annotations

@@ -118,7 +118,12 @@ class TestTheThreeNodes:
 
     def test_with_compat_strict_the_neighbours_are_evicted(self) -> None:
         vm = holding("vm", elsewhere_bytes=500 * MIB)
-        assert set(gone(decided(node([*QUIET, vm]), strict_compat=True))) == {"quiet-0", "quiet-1", "quiet-2", "quiet-3"}
+        assert set(gone(decided(node([*QUIET, vm]), strict_compat=True))) == {
+            "quiet-0",
+            "quiet-1",
+            "quiet-2",
+            "quiet-3",
+        }
 
     def test_zfs_its_cache_costs_no_pod(self) -> None:
         decision = decided(node(of_node={"uncharged": UnchargedMemory(arc_bytes=500 * MIB)}))
