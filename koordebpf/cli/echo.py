@@ -41,7 +41,7 @@ class _Output(io.FileIO):
     # Its errors are not taken for those of other files, nor for a result. After one, what buffers hold is dropped.
     _is_broken = False
 
-    def write(self, content: Any, /) -> int | None:
+    def write(self, content: Any, /) -> int:
         if self._is_broken:
             return len(content)
         try:

@@ -23,7 +23,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_on_a_full_disk_it_says_so_in_one_line(command: tuple[str, ...]) -> None:
-    with open("/dev/full", "wb") as full:
+    with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     name = "kubectl koordebpf" if command[: len(KUBECTL)] == KUBECTL else "koordebpf"
     said = f"{name}: standard output: No space left on device; what was not written is lost\n"
