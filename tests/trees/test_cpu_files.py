@@ -105,6 +105,26 @@ def test_v1_garbage_is_named(tree, text):
         cgroup.used_ns()
 
 
+@pytest.mark.parametrize("text", ["0 0", "max 0", "-1 100000", "² 100000", "100000", "1_0 100000", f"{1 << 61} 100000"])
+def test_a_quota_that_the_kernel_does_not_print_is_named(tree, text):
+    root = tree({"be": {"cpu.max": f"{text}\n"}})
+    with CgroupCpu(v2(root), "be") as cgroup, pytest.raises(KernelFileError, match="a quota or max, and a period"):
+        cgroup.bandwidth()
+
+
+@pytest.mark.parametrize(("quota", "period"), [("100000", "0"), ("-2", "100000"), ("1_0", "100000"), ("", "100000")])
+def test_on_v1_as_well(tree, quota, period):
+    root = tree({"cpu/be": {"cpu.cfs_quota_us": f"{quota}\n", "cpu.cfs_period_us": f"{period}\n"}})
+    with CgroupCpu(v1(root), "be") as cgroup, pytest.raises(KernelFileError, match="a quota or -1, with a period"):
+        cgroup.bandwidth()
+
+
+def test_cpu_time_of_many_cpus_for_years_is_no_odd_number(tree):
+    root = tree({"cpuacct/be": {"cpuacct.usage": f"{(1 << 64) - 1}\n"}})
+    with CgroupCpu(v1(root), "be") as cgroup:
+        assert cgroup.used_ns() == (1 << 64) - 1
+
+
 def test_missing_is_not_gone(tree):
     root = tree({"be": {"cgroup.procs": ""}})
     with CgroupCpu(v2(root), "be") as cgroup, pytest.raises(SupportError, match="Enable the cpuset controller"):

@@ -29,7 +29,7 @@ V = TypeVar("V")
 _ABSENT = frozenset({errno.ENOENT, errno.ENODEV})  # ENODEV: it went offline while the file was open
 _MOST_DIGITS = 20  # of 64 bits
 # Why 1 EiB: more is a counter that went below zero; sums of several, and what is written of them, stay in 63 bits.
-_MOST = 1 << 60
+MOST = 1 << 60
 _MOST_LOGGED = 100  # files, each once; beyond them the metric alone has them
 
 
@@ -60,6 +60,15 @@ def shown(data: bytes) -> str:
 def is_number(data: bytes) -> bool:
     """Tell whether a field is a whole number as the kernel prints one, of 64 bits and without a sign."""
     return data.isdigit() and len(data) <= _MOST_DIGITS
+
+
+def amount_or_none(data: bytes, factor: int = 1, most: int = MOST) -> int | None:
+    """Return a number times `factor`; None: the field has another form, or the product is above `most`.
+
+    >>> [amount_or_none(each, 4096) for each in (b"2", b"-2", b"9" * 20)]
+    [8192, None, None]
+    """
+    return value if is_number(data) and (value := int(data) * factor) <= most else None
 
 
 # Files of one line.
@@ -148,7 +157,7 @@ def keyed(
                 value.isdigit()
                 and len(value) <= _MOST_DIGITS
                 and key not in values
-                and (count := int(value) * factor) <= _MOST
+                and (count := int(value) * factor) <= MOST
             ):
                 values[key] = count
             else:
@@ -158,12 +167,12 @@ def keyed(
     return Keyed(path, values, sep, unit, tuple(odd))
 
 
-def number(path: Path | str, data: bytes, rule: str = "must be a whole number", most: int = _MOST) -> int:
+def number(path: Path | str, data: bytes, rule: str = "must be a whole number", most: int = MOST) -> int:
     """Return the number that a file of one number holds.
 
     Raises:  KernelFileError: another thing, or more than `most`.
     """
-    if not is_number(found := data.strip()) or (value := int(found)) > most:
+    if (value := amount_or_none(found := data.strip(), most=most)) is None:
         raise odd_row(path, found, rule)
     return value
 
