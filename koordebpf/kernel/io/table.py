@@ -3,6 +3,7 @@ r"""Tables of the kernel as text: flat keyed and nested keyed files, each read b
 A row ends at its line feed, and at no other byte. A row of a key that is not read is passed over, whatever it holds. Of
 two rows of one key the first counts. A row that is read and has another form is reported, by the name of its file in
 `koordebpf_odd_kernel_rows_total` and once in the log; it is an error only where no good row has that key.
+A counter that ran backwards is reported in the same way (`Rising`).
 
 Source:  Documentation/admin-guide/cgroup-v2.rst, "Format". Tables of mounts have a reader of their own.
 """
@@ -13,7 +14,7 @@ import errno
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from os.path import basename
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +31,7 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENODEV})  # ENODEV: it went offline whi
 _MOST_DIGITS = 20  # of 64 bits
 # Why 1 EiB: more is a counter that went below zero; sums of several, and what is written of them, stay in 63 bits.
 MOST = 1 << 60
+RAN_BACKWARDS = "a counter ran backwards, and what it gained is not known"
 _MOST_LOGGED = 100  # files, each once; beyond them the metric alone has them
 
 
@@ -248,6 +250,27 @@ def report_odd(path: Path | str, row: bytes, why: str = "another row of its key 
             _logged.add(text)
     if is_new:
         log.warning("%s: the row %r does not count: %s", text, shown(row[:80]), why)
+
+
+class Rising:
+    """The counters of one open file, each of which only grows: one that fell is reported as an odd row is.
+
+    A cgroup that is removed and made again under its path is another file, and has counters of its own.
+    """
+
+    __slots__ = ("_last", "_path")
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+        self._last: dict[bytes, int] = {}
+
+    def check(self, values: Mapping[bytes, int]) -> None:
+        """Compare counters with those of the reading before."""
+        for key, value in values.items():
+            if value < self._last.get(key, 0):
+                row = b"%s %d after %d" % (key, value, self._last[key])
+                report_odd(self._path, row, RAN_BACKWARDS)
+        self._last.update(values)
 
 
 def odd_row(path: Path | str, row: bytes, rule: str) -> KernelFileError:

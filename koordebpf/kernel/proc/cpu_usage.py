@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import psutil
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.io.table import MOST, amount_or_none, field, is_number, keyed, number, odd_row
+from koordebpf.kernel.io.table import MOST, Keyed, Rising, amount_or_none, field, is_number, keyed, number, odd_row
 from koordebpf.kernel.io.text_file import KeptFiles, ProcFile
 from koordebpf.units import NS_PER_S
 
@@ -137,19 +138,21 @@ class CgroupCpu(KeptFiles):
         self.path = path
         self._mounts = mounts
         self._fds: dict[str, int] = {}
+        self._rising: dict[str, Rising] = {}  # by file
         self._cpus: tuple[str, tuple[int, ...]] | None = None  # the text that was read last, and what it says
 
     def used_ns(self) -> int:
         """Return the CPU time that it and its children used since it was made."""
         # v2 has cpu.stat in every cgroup, with the controller enabled or not.
         if (mount := self._mounts.get("cpuacct")) is not None and mount.version == 1:
-            return self._number("cpuacct", "cpuacct.usage", _U64)
-        return keyed(self._path("cpu", "cpu.stat"), self._bytes("cpu", "cpu.stat"), _USAGE).required(_USAGE[0]) * 1000
+            used_ns = self._number("cpuacct", "cpuacct.usage", _U64)
+            self._check("cpuacct", "cpuacct.usage", {b"": used_ns})
+            return used_ns
+        return self._stat(_USAGE).required(_USAGE[0]) * 1000
 
     def throttling(self) -> tuple[int, int] | None:
         """Return its periods of CFS bandwidth, and those of them in which it was throttled; None: it counts none."""
-        stat = keyed(self._path("cpu", "cpu.stat"), self._bytes("cpu", "cpu.stat"), _PERIODS)
-        periods, throttled = map(stat.optional, _PERIODS)
+        periods, throttled = map(self._stat(_PERIODS).optional, _PERIODS)
         return None if periods is None or throttled is None else (periods, throttled)
 
     def cpus(self) -> tuple[int, ...]:
@@ -182,6 +185,16 @@ class CgroupCpu(KeptFiles):
     def idle(self) -> int:
         """Return cpu.idle, since Linux 5.15: 1 where its tasks run only on idle CPUs (SCHED_IDLE)."""
         return self._number("cpu", "cpu.idle")
+
+    def _stat(self, wanted: Collection[bytes]) -> Keyed:
+        found = keyed(self._path("cpu", "cpu.stat"), self._bytes("cpu", "cpu.stat"), wanted)
+        self._check("cpu", "cpu.stat", found.values)
+        return found
+
+    def _check(self, controller: str, name: str, counters: Mapping[bytes, int]) -> None:
+        if name not in self._rising:
+            self._rising[name] = Rising(self._path(controller, name))
+        self._rising[name].check(counters)
 
     def _version(self, controller: str) -> int:
         return self._mount(controller).version

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.kernel.io.table import Keyed, amount_or_none, field, is_number, keyed, odd_row, rows
+from koordebpf.kernel.io.table import Keyed, Rising, amount_or_none, field, is_number, keyed, odd_row, rows
 from koordebpf.kernel.io.text_file import ProcFile
 
 _ZONEINFO_BYTES = 1 << 20  # 10 KiB a node on 6.18, more with many CPUs: each has a pageset
@@ -98,6 +98,7 @@ class Vmstat(ProcFile):
         Raises:  SupportError: there is none.
         """
         super().__init__(path, "reclaim counters")
+        self._rising = Rising(path)
 
     def read(self) -> VmstatValues:
         """Return the counts as they are now.
@@ -134,4 +135,6 @@ class Vmstat(ProcFile):
 
     # A row that is odd is one that this kernel does not have.
     def _keyed(self, wanted: Collection[bytes]) -> Keyed:
-        return keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), wanted)
+        found = keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), wanted)
+        self._rising.check(found.values)
+        return found
