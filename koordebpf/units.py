@@ -15,6 +15,17 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
+def gained(now: int | None, before: int | None) -> int | None:
+    """Return what a counter gained; None: it was not read twice, or ran backwards by an unknown amount.
+
+    Its reader reports the latter: `koordebpf.kernel.io.table.Rising`.
+
+    >>> gained(7, 5), gained(5, 7), gained(5, None)
+    (2, None, None)
+    """
+    return None if now is None or before is None or now < before else now - before
+
+
 def format_bytes(n: int) -> str:
     """Return a size for people: at most four digits and a binary unit.
 

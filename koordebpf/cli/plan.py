@@ -61,7 +61,8 @@ Examples:
     "files",
     multiple=True,
     metavar="OTHER.yaml",
-    help="Compare: under this NodeSLO, ConfigMap slo-controller-config or agent's configuration file.",
+    help="Compare: under this NodeSLO, ConfigMap slo-controller-config (slo.configMap of --config) or agent's"
+    " configuration file.",
 )
 @click.option(
     "--set",

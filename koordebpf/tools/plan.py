@@ -19,6 +19,7 @@ from koordebpf.decision.frames import check_frame, decode_frame
 from koordebpf.decision.node_plan import NodePlan, decide_node
 from koordebpf.decision.strategies import StrategySettings
 from koordebpf.errors import ConfigError
+from koordebpf.kube.config_map import CONFIG_MAP, ConfigMapName
 from koordebpf.kube.sources.manifest import parse_documents, parse_manifests
 from koordebpf.policy.evict.settings import EvictSettings
 from koordebpf.policy.guards import GuardLimits, closed_guards, unexplained_memory
@@ -46,6 +47,7 @@ class Case(msgspec.Struct, frozen=True):
     """One moment of a node, and how it is to be judged.
 
     `guards`: that were closed when the frame was recorded; `facts`: what they looked at, None: nothing is known of it.
+    `config_map` is the one of Koordinator's settings in files that are compared with.
     """
 
     frame: Frame
@@ -56,6 +58,7 @@ class Case(msgspec.Struct, frozen=True):
     facts: GuardFacts | None = None
     limits: GuardLimits = GuardLimits()
     dead_man: DeadManSettings = DeadManSettings()
+    config_map: ConfigMapName = CONFIG_MAP
 
     def plan(self) -> NodePlan:
         """Decide.
@@ -138,15 +141,15 @@ def case_of_tick(tick: TickFrame, path: str) -> Case:
 def with_file(case: Case, path: str, raw: bytes) -> Case:
     """Return the case under what a file holds: a NodeSLO, the ConfigMap slo-controller-config, or AgentConfiguration.
 
-    Of the last the sections `eviction`, `guards` and `deadMan` and those of strategies count, and the executor and the
-    feature gates that it names.
+    Of the last the sections `eviction`, `guards` and `deadMan` and those of strategies count, the executor and the
+    feature gates that it names, and for files after it which ConfigMap has Koordinator's settings.
 
     Raises:  ConfigError: names the file, the place in it, the value and the rule.
     """
     documents = [each for each in parse_documents(path, raw) if isinstance(each, dict)]
     if any(each.get("kind") == KIND for each in documents):
         return _with_agent(case, path, raw)
-    found = parse_manifests({path: raw}, among_others=True)
+    found = parse_manifests({path: raw}, among_others=True, config_map=case.config_map)
     try:
         if found.nodeslo is not None:
             return replace(case, frame=with_nodeslo(case.frame, found.nodeslo))
@@ -156,7 +159,7 @@ def with_file(case: Case, path: str, raw: bytes) -> Case:
         raise ConfigError(f"{path}: {error.path}", error.value, error.rule) from error
     if found.bad:
         raise found.bad[0].error
-    rule = f"must hold a NodeSLO, the ConfigMap slo-controller-config or an {KIND}"
+    rule = f"must hold a NodeSLO, the ConfigMap {case.config_map.name} (slo.configMap) or an {KIND}"
     others = ", ".join(found.other_config_maps)
     raise ConfigError(path, f"ConfigMap {others}" if others else "nothing to compare with", rule)
 
@@ -226,6 +229,7 @@ def _with_agent(case: Case, path: str, raw: bytes) -> Case:
         strategies=config.strategies,
         limits=config.guards,
         dead_man=config.dead_man,
+        config_map=config.config_map,
     )
 
 

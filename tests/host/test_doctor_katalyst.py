@@ -88,3 +88,24 @@ def test_plugins_outside_are_named_with_what_is_wrong_with_them(tmp_path: Path) 
         dead.close()
         for each in (good, hung, other):
             each.stop()
+
+
+ODD = {
+    "a bad quantity": {"spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "one"}}}]}},
+    "nulls": {"spec": {"nodeName": None, "priorityClassName": None, "containers": None}, "status": None},
+    "wrong types": {"spec": {"containers": {"name": "c"}, "priority": "high"}},
+    "no UID": {"metadata": {"name": "odd", "namespace": "team"}},
+}
+
+
+def test_odd_pods_hide_nothing_of_what_stands_beside_them(tmp_path: Path) -> None:
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "team", "uid": name}, **odd}
+        for name, odd in ODD.items()
+    ]
+    cnr = {"apiVersion": "node.katalyst.kubewharf.io/v1alpha1", "kind": "CustomNodeResource", "metadata": {"name": "n"}}
+    (tmp_path / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*pods, cnr]}))
+    path = config(tmp_path)
+    path.write_text(f"{path.read_text()}source: {{type: file, files: [{tmp_path / 'pods.json'}]}}\n")
+    line = found("--config", path)["CustomNodeResource"]
+    assert (line["works"], line["how"]) == (True, "of the files with pods")

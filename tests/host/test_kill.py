@@ -20,6 +20,7 @@ from koordebpf.act.evict.actuator import OutcomeQueue
 from koordebpf.act.evict.cgroup import CgroupExecutor, UnfinishedKill, finish_kill, frozen_by
 from koordebpf.errors import ActuationError, CgroupGone
 from koordebpf.kernel.cgroup.kill import Kill, KillReport, KillTarget, kill_cgroup
+from koordebpf.kernel.cgroup.subtree import has_process, tasks_of
 from koordebpf.policy.plan import Candidate, Holding, Victim
 from koordebpf.state.amount import MEMORY
 from koordebpf.state.outcome import Outcome, Result
@@ -182,6 +183,43 @@ def test_a_tree_that_keeps_forking_dies(site: Site) -> None:
     assert report.left_tasks == 0
     assert report.killed_tasks >= 20
     assert site.pids() == []
+
+
+THREADS = """
+import threading, time
+for _ in range(3):
+    threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
+print("up", flush=True)
+time.sleep(30)
+"""
+
+
+@pytest.mark.skipif("v2" not in HERE, reason=f"{OTHER_MACHINE}it has no cgroup v2")
+@pytest.mark.parametrize("site", ["v2"], indirect=True)
+def test_threads_in_threaded_cgroups_are_found_and_die(site: Site) -> None:
+    # GIVEN a program that put two of its threads into a threaded cgroup, and left another one "domain invalid"
+    child = site.spawn(THREADS, below="c")
+    assert child.stdout is not None and child.stdout.readline() == "up\n"
+    threaded, invalid = site.path / "c/rt", site.path / "c/late"
+    threaded.mkdir()
+    (threaded / "cgroup.type").write_text("threaded")
+    tasks = {int(each.name) for each in Path(f"/proc/{child.pid}/task").iterdir()}
+    others = sorted(tasks - {child.pid})
+    for each in others[:2]:
+        (threaded / "cgroup.threads").write_text(str(each))
+    invalid.mkdir()
+    assert (invalid / "cgroup.type").read_text() == "domain invalid\n"
+    # THEN its tasks are known, AND all of it dies
+    try:
+        assert has_process(site.path, 2)
+        assert tasks_of(site.path) == tasks
+        report = kill(site)
+        assert (report.left_tasks, child.wait(patience(5))) == (0, -9)
+    finally:
+        child.kill()
+        child.wait()
+        for each in (threaded, invalid):  # whose cgroup.procs cannot be read
+            each.rmdir()
 
 
 def test_a_task_that_forks_away_from_its_killer_dies(site: Site) -> None:

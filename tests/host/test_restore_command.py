@@ -14,6 +14,8 @@ from koordebpf.act.writer.places import Original
 from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
 from koordebpf.store.wal import IN_FLIGHT_PATH
+from koordebpf.strategies.hooks.values import COOKIES, SCORES
+from koordebpf.strategies.resctrl.values import GROUPS
 from tests.host.live_agent import ROOT
 from tests.support.patience import patience
 
@@ -48,3 +50,28 @@ def test_a_pipe_in_the_place_of_any_file_is_not_waited_for(
     for name in (JOURNAL_PATH.name, IN_FLIGHT_PATH.name):
         assert f"{tmp_path / 'machine' / name}: must be a regular file" in done.stderr
     assert "other" not in done.stderr and "7" in done.stdout  # the other folder is restored all the same
+
+
+PODS = {
+    "wrong type": b'{"uid": 7, "namespace": ["team"], "name": null}',
+    "null": b"null",
+    "cut short": b'{"uid": "a',
+    "no text": b"\xff\xfe\n\x00",
+    "nested": b"[" * 5000,
+}
+
+
+@pytest.mark.parametrize("odd", PODS.values(), ids=PODS)
+def test_what_is_odd_of_one_pod_keeps_no_other_from_being_restored(
+    hierarchy: MemoryHierarchy, tmp_path: Path, odd: bytes
+) -> None:
+    # GIVEN a killed agent whose journal has another pod, and each of its other files something odd of one
+    folder = tmp_path / "machine"
+    with Journal(folder / JOURNAL_PATH.name) as journal:
+        journal.record({("none", CgroupFile.CPU_QUOTA): Original("7\n", 1)})
+    for name in (IN_FLIGHT_PATH.name, COOKIES, SCORES, GROUPS, "suppression.json"):
+        (folder / name).write_bytes(odd + b"\n")
+    # THEN the other pod's file is looked after, in whatever way what is odd is reported
+    done = restored(tmp_path)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "cpu.cfs_quota_us" in done.stdout or "cpu.max" in done.stdout, done

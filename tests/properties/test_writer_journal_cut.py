@@ -12,10 +12,12 @@ from koordebpf.act.writer.journal import Journal, read_journal
 from koordebpf.act.writer.places import Original
 from koordebpf.errors import ActuationError
 from koordebpf.kernel.cgroup.files import CgroupFile
+from koordebpf.kernel.io.table import field
 
-keys = st.tuples(st.sampled_from(["be", "be/pod", "be/pod/c"]), st.sampled_from(list(CgroupFile)))
+keys = st.tuples(st.sampled_from(["be", "be/pod", "be/pod/\udcff"]), st.sampled_from(list(CgroupFile)))
 devices = st.none() | st.lists(st.sampled_from(["8:0", "8:16"]), unique=True).map(tuple)
-originals = st.builds(Original, st.text(max_size=20), st.integers(1, 2**63), devices=devices)
+texts = st.text(max_size=20) | st.binary(max_size=20).map(field)  # a file of the kernel may hold any bytes
+originals = st.builds(Original, texts, st.integers(1, 2**64 - 1), devices=devices)
 # Each is recorded or, with None, forgotten.
 histories = st.lists(st.tuples(keys, st.none() | originals), min_size=1, max_size=12)
 

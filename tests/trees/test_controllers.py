@@ -57,3 +57,27 @@ def test_a_containers_own_mount_comes_after_the_hosts(tmp_path: Path) -> None:
 def test_without_procfs_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SupportError, match="Mount procfs"):
         find_controllers(tmp_path / "none")
+
+
+def test_mounts_of_other_systems_are_found_where_they_are(tmp_path: Path) -> None:
+    # As Android has them: no common folder, and cpuset without the prefix of its files.
+    lines = (
+        "31 25 0:31 / {top}/memcg rw - cgroup none rw,memory\n",
+        "33 25 0:29 / {top}/cpuset rw - cgroup none rw,cpuset,noprefix,release_agent=/sbin/release\n",
+        "34 25 0:30 / {top}/cpuctl rw - cgroup none rw,cpu\n",
+    )
+    found = find_controllers(mountinfo(tmp_path, *lines))
+    at = {"memory": "memcg", "cpuset": "cpuset", "cpu": "cpuctl"}
+    assert {name: found[name] for name in at} == {
+        name: ControllerMount(1, tmp_path / folder) for name, folder in at.items()
+    }
+
+
+def test_mounts_that_ended_containers_left_behind_are_not_the_nodes(tmp_path: Path) -> None:
+    left = "60 24 0:{device} /kubepods/podx/c1 {top}/left/rootfs/{name} rw - cgroup cgroup rw,{name}\n"
+    own = "3{device} 25 0:{device} / {top}/{name} rw - cgroup cgroup rw,{name}\n"
+    names = ("memory", "cpu", "cpuset", "freezer")
+    each = [(line, at, name) for line in (left, own) for at, name in enumerate(names)]
+    lines = [line.replace("{device}", str(at)).replace("{name}", name) for line, at, name in each]
+    found = find_controllers(mountinfo(tmp_path, *lines))
+    assert {name: found[name] for name in names} == {name: ControllerMount(1, tmp_path / name) for name in names}

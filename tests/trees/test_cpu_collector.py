@@ -119,6 +119,29 @@ def test_who_used_what(tmp_path, version):
     }
 
 
+def test_what_is_used_of_isolated_cpus_is_told_apart(tmp_path):
+    node = Node(tmp_path, 2)
+    (tmp_path / "sys/cpu/isolated").write_text("2-3\n")
+    tick = os.sysconf("SC_CLK_TCK")
+
+    def set_stat(whole: int, *each: int) -> None:
+        lines = [f"cpu{number if number >= 0 else ''} {count} 0 0 9 9 0 0 0 0 0" for number, count in
+                 enumerate((whole, *each), start=-1)]  # fmt: skip
+        (tmp_path / "stat").write_text("\n".join(lines) + "\n")
+
+    set_stat(0, 0, 0, 0, 0)
+    with node.collector() as collector:
+        assert collector.collect(0, node_series()).usage is None
+        set_stat(3 * tick, tick // 2, tick // 2, tick, tick)
+        usage = collector.collect(NS_PER_S, node_series()).usage
+        assert (usage.node_used_millicpu, usage.isolated_used_millicpu) == (3000, 2000)
+        # AND not of those that the kubelet shares out
+        (tmp_path / "manager").write_text('{"policyName":"static","defaultCpuSet":"0-2","entries":{},"checksum":1}')
+        collector.collect(2 * NS_PER_S, node_series())
+        set_stat(5 * tick, tick, tick, tick, 2 * tick)
+        assert collector.collect(4 * NS_PER_S, node_series()).usage.isolated_used_millicpu == 500
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_where_no_caller_asks_for_each_pod_the_others_are_measured_together(tmp_path, version):
     node = Node(tmp_path, version)

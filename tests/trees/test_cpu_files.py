@@ -8,6 +8,7 @@ import pytest
 
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
+from koordebpf.kernel.io.table import odd_rows
 from koordebpf.kernel.proc.cpu_usage import CgroupCpu, CpuBandwidth, NodeCpuTime
 
 STAT = "cpu  100 20 30 4000 500 6 7 80 9 10\ncpu0 50 10 15 2000 250 3 3 40 4 5\nintr 1 2 3\n"
@@ -103,6 +104,43 @@ def test_v1_garbage_is_named(tree, text):
     root = tree({"cpuacct/be": {"cpuacct.usage": text}})
     with CgroupCpu(v1(root), "be") as cgroup, pytest.raises(KernelFileError, match="must be a whole number"):
         cgroup.used_ns()
+
+
+@pytest.mark.parametrize("text", ["0 0", "max 0", "-1 100000", "² 100000", "100000", "1_0 100000", f"{1 << 61} 100000"])
+def test_a_quota_that_the_kernel_does_not_print_is_named(tree, text):
+    root = tree({"be": {"cpu.max": f"{text}\n"}})
+    with CgroupCpu(v2(root), "be") as cgroup, pytest.raises(KernelFileError, match="a quota or max, and a period"):
+        cgroup.bandwidth()
+
+
+@pytest.mark.parametrize(("quota", "period"), [("100000", "0"), ("-2", "100000"), ("1_0", "100000"), ("", "100000")])
+def test_on_v1_as_well(tree, quota, period):
+    root = tree({"cpu/be": {"cpu.cfs_quota_us": f"{quota}\n", "cpu.cfs_period_us": f"{period}\n"}})
+    with CgroupCpu(v1(root), "be") as cgroup, pytest.raises(KernelFileError, match="a quota or -1, with a period"):
+        cgroup.bandwidth()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_cpu_time_that_runs_backwards_is_reported_by_its_file(tree, version):
+    name, text = ("cpuacct.usage", "{}\n") if version == 1 else ("cpu.stat", "usage_usec {}\n")
+    root = tree({"be": {name: text.format(9)}, "cpuacct": {"be": {name: text.format(9)}}})
+    mounts = v1(root) if version == 1 else v2(root)
+    file = root / ("cpuacct/be" if version == 1 else "be") / name
+    before = odd_rows().get(name, 0)
+    with CgroupCpu(mounts, "be") as cgroup:
+        cgroup.used_ns()
+        file.write_text(text.format(8))
+        cgroup.used_ns()
+    assert odd_rows()[name] == before + 1
+    with CgroupCpu(mounts, "be") as made_again:
+        made_again.used_ns()
+    assert odd_rows()[name] == before + 1
+
+
+def test_cpu_time_of_many_cpus_for_years_is_no_odd_number(tree):
+    root = tree({"cpuacct/be": {"cpuacct.usage": f"{(1 << 64) - 1}\n"}})
+    with CgroupCpu(v1(root), "be") as cgroup:
+        assert cgroup.used_ns() == (1 << 64) - 1
 
 
 def test_missing_is_not_gone(tree):

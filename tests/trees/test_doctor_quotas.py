@@ -154,3 +154,23 @@ def test_one_without_a_quota_and_one_that_is_gone_are_not_compared(node: Node) -
     (node.root / "kubepods/gone/cpu.cfs_period_us").unlink()
     with node.agent():
         assert node.notes() == [("none of 1 is above its container's limit", "", False)]
+
+
+ODD = {
+    "a quantity that is none": {"containers": [{"name": "odd", "resources": {"limits": {"cpu": "one"}}}]},
+    "one that is negative": {"containers": [{"name": "odd", "resources": {"limits": {"cpu": "-1"}}}]},
+    "one beyond all": {"containers": [{"name": "odd", "resources": {"limits": {"cpu": "9e999"}}}]},
+    "no containers": {"containers": []},
+    "of its own level": {"containers": [{"name": "odd"}], "resources": {"limits": {"cpu": "x"}}},
+}
+
+
+@pytest.mark.parametrize("spec", ODD.values(), ids=ODD)
+def test_a_pod_that_is_odd_hides_no_other(spec: dict[str, Any], node: Node) -> None:
+    status = {"containerStatuses": [{"name": "odd", "containerID": "containerd://odd"}]}
+    node.add("odd", ABOVE)
+    node.pods[0] |= {"spec": spec, "status": status}
+    node.add("a", ABOVE)
+    with node.agent():
+        ((_, reason, _),) = node.notes()
+    assert "n/a a has 20000 of 100000 µs for a limit of 100m" in reason

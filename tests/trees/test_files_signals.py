@@ -11,7 +11,11 @@ import pytest
 
 from koordebpf.events.layout import decode
 from koordebpf.events.records import CgroupPopulated
-from koordebpf.kernel.backends.files import KOORD_POPULATED, FilesSignals
+from koordebpf.kernel.backends.files import KOORD_POPULATED, FilesSignals, PressureTotals
+from koordebpf.kernel.backends.limit_events import LimitEvents
+from koordebpf.kernel.cgroup.tree import CgroupTree
+from koordebpf.kernel.io.table import odd_rows
+from koordebpf.kernel.proc.vmstat import VmstatValues
 from koordebpf.kernel.signals import SignalRequest
 from tests.contract.apiserver import until
 
@@ -36,6 +40,25 @@ def signals(root: Path) -> Iterator[FilesSignals]:
     with closing(FilesSignals(request, None)) as opened:
         opened.send_kinds(1 << KOORD_POPULATED)
         yield opened
+
+
+PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
+
+
+def test_pressure_that_ran_backwards_is_counted_from_there_and_reported(root: Path) -> None:
+    request = SignalRequest(
+        hierarchy_version=2, hierarchy_id=0, mount_point=root, root=root / "node", node_cgroup_id=7, node_level=1
+    )
+    vmstat = VmstatValues(0, 0, 0, 0, 0)
+    with closing(CgroupTree(root / "node", 1)) as tree:
+        limits, totals, found = LimitEvents(tree, request), PressureTotals(tree, request), []
+        for now_ns, total in enumerate((500, 100, 160), start=1):
+            for path in (root / "node", root / "node/pod"):
+                (path / "memory.pressure").write_text(PRESSURE.format(total))
+            totals.stalls(vmstat, limits, now_ns)
+            found.append(totals.node_some_ns(now_ns)[0])
+    assert found == [500_000, 500_000, 560_000]
+    assert odd_rows()["memory.pressure"] >= 1
 
 
 def populated(signals: FilesSignals) -> list[bool]:

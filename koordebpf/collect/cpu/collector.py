@@ -46,7 +46,8 @@ _CONTAINER_DEPTH = 2  # below the best-effort directory, as with kubelet
 # writes again after 60 s (resource-force-update-seconds); the sets of 221 directories take 1 ms, so many 0.04 ms.
 _ROUNDS = 30
 _HIERARCHIES = ("memory", "cpu", "cpuset")  # where pods are found, and where suppression writes
-_NODE = ""  # its key among the rates; no cgroup below the node has it
+# Their keys among the rates; no cgroup below the node has them.
+_NODE, _ISOLATED = "", "/"
 
 
 class CgroupCpuFiles:
@@ -256,7 +257,7 @@ class CpuCollector(Closing):
         if now.parent is not None:
             known.add(now.parent)
         self._files.keep_only(known)
-        self._rates.keep_only(known | {_NODE})
+        self._rates.keep_only(known | {_NODE, _ISOLATED})
         if self._bursts is not None:
             self._bursts.keep_only(known)
 
@@ -292,8 +293,11 @@ class CpuCollector(Closing):
                 what its parent used beside it.
         Raises:  KernelFileError: garbage. CgroupGone: the node's own cgroup was removed.
         """
-        node_ns = self._stat.used_ns() if self._stat is not None else self._node_ns()
+        topology, manager = self._topology.read(), self._manager.read()
+        isolated = set_apart(topology.isolated, manager.shared if manager is not None else ())
+        node_ns, isolated_ns = self._node_ns(isolated)
         node_used = self._rates.millicpu(_NODE, now_ns, node_ns)
+        on_isolated = None if isolated_ns is None else self._rates.millicpu(_ISOLATED, now_ns, isolated_ns)
         root, parent = self._owners.root, self._owners.parent
         be_used, be_burst = self._used(root, now_ns, is_be=False) if root is not None else (None, None)
         # Also where it is not asked for: a look takes the two from each other, so that they need the same samples.
@@ -303,16 +307,24 @@ class CpuCollector(Closing):
         applications = self._applications(now_ns)
         usage = None
         if node_used is not None:
-            usage = CpuUsage(self._window_ns, node_used, be_used, pods, None if each_pod else others, applications)
+            usage = CpuUsage(
+                self._window_ns,
+                node_used,
+                be_used,
+                pods,
+                None if each_pod else others,
+                applications,
+                msgspec.UNSET if on_isolated is None else on_isolated,
+            )
         be_cgroups, be_quota = self._best_effort.read(), self._quota()
         measured = CpuMeasured(
-            topology=self._topology.read(),
+            topology=topology,
             usage=usage,
             be_cgroups=be_cgroups,
             be_parent_cpus=None if parent is None else self._files.read(parent, CgroupCpu.cpus),
             be_missing=() if be_cgroups and be_quota is not None else self._missing(),
             be_quota=be_quota,
-            manager=self._manager.read(),
+            manager=manager,
             be_idle=None if root is None else self._files.read(root, CgroupCpu.idle),
         )
         append_cpu(
@@ -388,6 +400,12 @@ class CpuCollector(Closing):
         more = None if burst is None or be_burst is None else max(burst - be_burst, 0)
         return OtherPodsCpu(max(used - be_used, 0), more)
 
-    def _node_ns(self) -> int:
-        assert self._node_cgroup is not None  # one of the two, by the node's path
-        return self._node_cgroup.used_ns()
+    # Of the node, and of those CPUs of it; None: they are not told apart.
+    def _node_ns(self, isolated: Collection[int]) -> tuple[int, int | None]:
+        if self._stat is None:
+            assert self._node_cgroup is not None  # one of the two, by the node's path
+            return self._node_cgroup.used_ns(), None
+        if not isolated:
+            return self._stat.used_ns(), None
+        whole_ns, each_ns = self._stat.used_ns_by_cpu()
+        return whole_ns, sum(each_ns.get(cpu, 0) for cpu in isolated)

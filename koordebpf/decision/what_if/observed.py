@@ -11,7 +11,7 @@ import msgspec
 from koordebpf.decision.decide_tick import TickFrame
 from koordebpf.state.stalls.ledger import is_latency_sensitive
 from koordebpf.state.view import NodeView, PodView
-from koordebpf.units import NS_PER_S, NS_PER_US
+from koordebpf.units import NS_PER_S, NS_PER_US, gained
 
 _MOST = 512  # pods that ended. Why: the last ones tell what runs now, and a median needs no more
 # Why: one round in 5 s is the slowest pace that is kept; what is longer is a gap, of which nothing is known.
@@ -122,4 +122,7 @@ class Observer:
             return round(sum(shares) * passed_ns)
         if line is None:
             return None
-        return 0 if before_us is None or not passed_ns else max(line.total_us - before_us, 0) * NS_PER_US
+        if before_us is None or not passed_ns:
+            return 0
+        stalled_us = gained(line.total_us, before_us)
+        return None if stalled_us is None else stalled_us * NS_PER_US

@@ -16,10 +16,11 @@ from pathlib import Path
 from koordebpf.errors import KernelFileError, KernelProblem, SupportError
 from koordebpf.kernel.backends.limit_events import LimitEvents
 from koordebpf.kernel.cgroup.tree import CgroupTree, Change, TreeCgroup
+from koordebpf.kernel.io.table import RAN_BACKWARDS, report_odd
 from koordebpf.kernel.proc.psi import NODE_MEMORY_PRESSURE, PressureFile, parse_pressure
 from koordebpf.kernel.proc.vmstat import Vmstat, VmstatValues
 from koordebpf.kernel.signals import CGROUP_LIFECYCLE, BackendName, SignalRequest, SignalSource
-from koordebpf.units import NS_PER_MS, NS_PER_S
+from koordebpf.units import NS_PER_MS, NS_PER_S, gained
 
 # enum koord_kind
 KOORD_OOM_KILL = 2
@@ -166,6 +167,8 @@ class PressureTotals:
     def node_some_ns(self, now_ns: int) -> tuple[int, int]:
         """Return how long some task of the node stalled since start, and when that was seen to change."""
         node_us = self._read_node()
+        if gained(node_us, self._node_us) is None:
+            self._node_first_us += node_us - self._node_us
         if node_us != self._node_us:
             self._node_us, self._node_changed_ns = node_us, now_ns
         return (node_us - self._node_first_us) * _NS_PER_US, self._node_changed_ns
@@ -225,10 +228,13 @@ class PressureTotals:
             if not (is_root and self._is_machine):
                 account = self._accounts.setdefault(cgroup.cgroup_id, _Account(0))
                 total_us = _some_us(cgroup)
-                if total_us is None or total_us <= account.total_us:
+                if total_us is None or total_us == account.total_us:
                     continue
-                grown_ns = (total_us - account.total_us) * _NS_PER_US
-                account.total_us = total_us
+                grown_us, account.total_us = gained(total_us, account.total_us), total_us
+                if grown_us is None:
+                    report_odd(f"{cgroup.path}/memory.pressure", b"total=%d" % total_us, RAN_BACKWARDS)
+                    continue
+                grown_ns = grown_us * _NS_PER_US
                 account.some_ns += grown_ns
                 account.changed_ns = now_ns
                 if not cgroup.children:
@@ -417,10 +423,10 @@ class FilesSignals:
         some_ns, changed_ns = self._pressure.node_some_ns(now_ns)
         kills = self._limits.kills
         if self._request.node_cgroup_id is None:  # the root cgroup's own tasks stand in no cgroup's file
-            kills = max(kills, (now.oom_kill or 0) - (first.oom_kill or 0))
+            kills = max(kills, gained(now.oom_kill, first.oom_kill) or 0)
         return pack_totals(
-            episodes=now.allocstall - first.allocstall + self._limits.hits,
-            compactions=(now.compact_stall or 0) - (first.compact_stall or 0),
+            episodes=(gained(now.allocstall, first.allocstall) or 0) + self._limits.hits,
+            compactions=gained(now.compact_stall, first.compact_stall) or 0,
             populated=self._populated_changes,
             oom_kills=kills,
             births=self._mkdirs,
@@ -429,7 +435,7 @@ class FilesSignals:
             ring_lost=self.tree.overflows,
             node_some_ns=some_ns,
             node_changed_ts_ns=changed_ns,
-            kswapd_runs=(now.pageoutrun or 0) - (first.pageoutrun or 0),
+            kswapd_runs=gained(now.pageoutrun, first.pageoutrun) or 0,
         )
 
     def stalls(self) -> list[tuple[bytes, bytes]]:

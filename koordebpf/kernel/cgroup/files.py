@@ -22,6 +22,7 @@ Version = Literal[1, 2]
 Value = frozenset[int] | int | Table | None  # CPUs, a number, a limit for each device, or no limit
 
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_NUMBER = re.compile(r"-?[0-9]{1,20}")
 MAX_CPUS = 8192  # NR_CPUS with CONFIG_MAXSMP, the largest there is
 _MAX_BYTES = (1 << 63) - 1
 _MAX_IOPS = (1 << 32) - 2  # block/blk-throttle.c: an unsigned int, of which the largest is no limit
@@ -311,10 +312,8 @@ def parse_value(file: CgroupFile, version: Version, text: str, path: str) -> Val
         return None
     if file is CgroupFile.FREEZE and version == 1 and word in _FREEZER_STATES:
         return _FREEZER_STATES[word]
-    try:
-        number = int(word)
-    except ValueError:
-        raise KernelFileError(path, text, "must be a number or max") from None
+    if _NUMBER.fullmatch(word) is None or not -1 << 63 <= (number := int(word)) < 1 << 64:
+        raise KernelFileError(path, text, "must be a number of 64 bits or max")
     match file:
         case CgroupFile.CPU_QUOTA if number < 0:
             return None

@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from koordebpf.kernel.io.table import columns, field, first_of_each, is_number, nested, raw, report_odd
+from koordebpf.kernel.io.table import amount_or_none, columns, field, first_of_each, is_number, nested, raw, report_odd
 from koordebpf.kernel.io.text_file import read_kernel_file
 from koordebpf.units import PAGE_BYTES
 
@@ -22,6 +22,7 @@ _NODE = re.compile(rb"N([0-9]{1,9})")
 _ROWS = {1: (b"hierarchical_anon", b"hierarchical_unevictable"), 2: (b"anon", b"shmem")}
 _DEVICE = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
 _LIMIT = re.compile(rb"([0-9]{1,20})(?:\.[0-9]{1,2})?")  # io.cost.qos prints percents as 95.00
+_MOST_LIMIT = (1 << 64) - 1  # of 64 bits, as the kernel keeps it
 MAX_ROWS = 4096  # more devices than a machine has; annotations and configuration have such tables too
 
 
@@ -44,13 +45,14 @@ def numa_held(directory: Path, version: Literal[1, 2]) -> dict[int, int]:
         if name not in _ROWS[version]:
             continue
         nodes = {found[1]: amount for node, amount in columns(words).items() if (found := _NODE.fullmatch(node))}
+        amounts = {int(node): size for node, each in nodes.items() if (size := amount_or_none(each, unit)) is not None}
         has_form = is_number(whole) if version == 1 else not equals
-        if name in seen or not has_form or not 0 < len(nodes) == len(words) or not all(map(is_number, nodes.values())):
+        if name in seen or not has_form or not 0 < len(amounts) == len(words):
             report_odd(path, first)
             continue
         seen.add(name)
-        for node, amount in nodes.items():
-            held[int(node)] = held.get(int(node), 0) + int(amount) * unit
+        for number, size in amounts.items():
+            held[number] = held.get(number, 0) + size
     return held
 
 
@@ -177,7 +179,7 @@ def _limit(words: list[bytes], column: bytes | None) -> int | None:
         value = columns(words).get(column, b"max") if words and all(b"=" in word for word in words) else b""
     if value == b"max":
         return 0
-    return int(found[1]) if (found := _LIMIT.fullmatch(value)) else None
+    return amount_or_none(found[1], most=_MOST_LIMIT) if (found := _LIMIT.fullmatch(value)) else None
 
 
 def format_rows(

@@ -3,6 +3,7 @@ r"""Tables of the kernel as text: flat keyed and nested keyed files, each read b
 A row ends at its line feed, and at no other byte. A row of a key that is not read is passed over, whatever it holds. Of
 two rows of one key the first counts. A row that is read and has another form is reported, by the name of its file in
 `koordebpf_odd_kernel_rows_total` and once in the log; it is an error only where no good row has that key.
+A counter that ran backwards is reported in the same way (`Rising`).
 
 Source:  Documentation/admin-guide/cgroup-v2.rst, "Format". Tables of mounts have a reader of their own.
 """
@@ -13,7 +14,7 @@ import errno
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from os.path import basename
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +30,8 @@ V = TypeVar("V")
 _ABSENT = frozenset({errno.ENOENT, errno.ENODEV})  # ENODEV: it went offline while the file was open
 _MOST_DIGITS = 20  # of 64 bits
 # Why 1 EiB: more is a counter that went below zero; sums of several, and what is written of them, stay in 63 bits.
-_MOST = 1 << 60
+MOST = 1 << 60
+RAN_BACKWARDS = "a counter ran backwards, and what it gained is not known"
 _MOST_LOGGED = 100  # files, each once; beyond them the metric alone has them
 
 
@@ -60,6 +62,15 @@ def shown(data: bytes) -> str:
 def is_number(data: bytes) -> bool:
     """Tell whether a field is a whole number as the kernel prints one, of 64 bits and without a sign."""
     return data.isdigit() and len(data) <= _MOST_DIGITS
+
+
+def amount_or_none(data: bytes, factor: int = 1, most: int = MOST) -> int | None:
+    """Return a number times `factor`; None: the field has another form, or the product is above `most`.
+
+    >>> [amount_or_none(each, 4096) for each in (b"2", b"-2", b"9" * 20)]
+    [8192, None, None]
+    """
+    return value if is_number(data) and (value := int(data) * factor) <= most else None
 
 
 # Files of one line.
@@ -148,7 +159,7 @@ def keyed(
                 value.isdigit()
                 and len(value) <= _MOST_DIGITS
                 and key not in values
-                and (count := int(value) * factor) <= _MOST
+                and (count := int(value) * factor) <= MOST
             ):
                 values[key] = count
             else:
@@ -158,12 +169,12 @@ def keyed(
     return Keyed(path, values, sep, unit, tuple(odd))
 
 
-def number(path: Path | str, data: bytes, rule: str = "must be a whole number", most: int = _MOST) -> int:
+def number(path: Path | str, data: bytes, rule: str = "must be a whole number", most: int = MOST) -> int:
     """Return the number that a file of one number holds.
 
     Raises:  KernelFileError: another thing, or more than `most`.
     """
-    if not is_number(found := data.strip()) or (value := int(found)) > most:
+    if (value := amount_or_none(found := data.strip(), most=most)) is None:
         raise odd_row(path, found, rule)
     return value
 
@@ -239,6 +250,27 @@ def report_odd(path: Path | str, row: bytes, why: str = "another row of its key 
             _logged.add(text)
     if is_new:
         log.warning("%s: the row %r does not count: %s", text, shown(row[:80]), why)
+
+
+class Rising:
+    """The counters of one open file, each of which only grows: one that fell is reported as an odd row is.
+
+    A cgroup that is removed and made again under its path is another file, and has counters of its own.
+    """
+
+    __slots__ = ("_last", "_path")
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+        self._last: dict[bytes, int] = {}
+
+    def check(self, values: Mapping[bytes, int]) -> None:
+        """Compare counters with those of the reading before."""
+        for key, value in values.items():
+            if value < self._last.get(key, 0):
+                row = b"%s %d after %d" % (key, value, self._last[key])
+                report_odd(self._path, row, RAN_BACKWARDS)
+        self._last.update(values)
 
 
 def odd_row(path: Path | str, row: bytes, rule: str) -> KernelFileError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import psutil
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.cgroup.files import parse_cpu_list
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount
-from koordebpf.kernel.io.table import field, is_number, keyed, odd_row
+from koordebpf.kernel.io.table import MOST, Keyed, Rising, amount_or_none, field, is_number, keyed, number, odd_row
 from koordebpf.kernel.io.text_file import KeptFiles, ProcFile
 from koordebpf.units import NS_PER_S
 
@@ -25,6 +26,7 @@ _FIELDS = 8  # user nice system idle iowait irq softirq steal; guest and guest_n
 
 _USAGE = (b"usage_usec",)  # of cpu.stat
 _PERIODS = (b"nr_periods", b"nr_throttled")
+_U64 = (1 << 64) - 1  # CPU time of many CPUs passes what the table reader takes for the most within weeks
 
 
 class SelfUsage(msgspec.Struct, frozen=True):
@@ -136,19 +138,21 @@ class CgroupCpu(KeptFiles):
         self.path = path
         self._mounts = mounts
         self._fds: dict[str, int] = {}
+        self._rising: dict[str, Rising] = {}  # by file
         self._cpus: tuple[str, tuple[int, ...]] | None = None  # the text that was read last, and what it says
 
     def used_ns(self) -> int:
         """Return the CPU time that it and its children used since it was made."""
         # v2 has cpu.stat in every cgroup, with the controller enabled or not.
         if (mount := self._mounts.get("cpuacct")) is not None and mount.version == 1:
-            return self._number("cpuacct", "cpuacct.usage")
-        return keyed(self._path("cpu", "cpu.stat"), self._bytes("cpu", "cpu.stat"), _USAGE).required(_USAGE[0]) * 1000
+            used_ns = self._number("cpuacct", "cpuacct.usage", _U64)
+            self._check("cpuacct", "cpuacct.usage", {b"": used_ns})
+            return used_ns
+        return self._stat(_USAGE).required(_USAGE[0]) * 1000
 
     def throttling(self) -> tuple[int, int] | None:
         """Return its periods of CFS bandwidth, and those of them in which it was throttled; None: it counts none."""
-        stat = keyed(self._path("cpu", "cpu.stat"), self._bytes("cpu", "cpu.stat"), _PERIODS)
-        periods, throttled = map(stat.optional, _PERIODS)
+        periods, throttled = map(self._stat(_PERIODS).optional, _PERIODS)
         return None if periods is None or throttled is None else (periods, throttled)
 
     def cpus(self) -> tuple[int, ...]:
@@ -162,13 +166,17 @@ class CgroupCpu(KeptFiles):
     def bandwidth(self) -> CpuBandwidth:
         """Return its quota and period."""
         if self._version("cpu") == 1:
-            quota = self._number("cpu", "cpu.cfs_quota_us")
-            return CpuBandwidth(None if quota < 0 else quota, self._number("cpu", "cpu.cfs_period_us"))
-        text = self._read("cpu", "cpu.max")
-        match text.split():
-            case [quota_text, period] if period.isdigit() and (quota_text == "max" or quota_text.isdigit()):
-                return CpuBandwidth(None if quota_text == "max" else int(quota_text), int(period))
-        raise self._garbage("cpu", "cpu.max", text, "must be a quota or max, and a period")
+            name, unlimited, rule = "cpu.cfs_quota_us", b"-1", "must be a quota or -1, with a period above 0"
+            words = [*self._bytes("cpu", name).split(), *self._bytes("cpu", "cpu.cfs_period_us").split()]
+        else:
+            name, unlimited, rule = "cpu.max", b"max", "must be a quota or max, and a period above 0"
+            words = self._bytes("cpu", name).split()
+        match words:
+            case [quota, period]:
+                quota_us, period_us = amount_or_none(quota), amount_or_none(period)
+                if period_us and (quota_us is not None or quota == unlimited):
+                    return CpuBandwidth(quota_us, period_us)
+        raise odd_row(self._path("cpu", name), b" ".join(words), rule)
 
     def burst_us(self) -> int:
         """Return how much of unused quota it may save up, since Linux 5.14: cpu.cfs_burst_us, v2 cpu.max.burst."""
@@ -177,6 +185,16 @@ class CgroupCpu(KeptFiles):
     def idle(self) -> int:
         """Return cpu.idle, since Linux 5.15: 1 where its tasks run only on idle CPUs (SCHED_IDLE)."""
         return self._number("cpu", "cpu.idle")
+
+    def _stat(self, wanted: Collection[bytes]) -> Keyed:
+        found = keyed(self._path("cpu", "cpu.stat"), self._bytes("cpu", "cpu.stat"), wanted)
+        self._check("cpu", "cpu.stat", found.values)
+        return found
+
+    def _check(self, controller: str, name: str, counters: Mapping[bytes, int]) -> None:
+        if name not in self._rising:
+            self._rising[name] = Rising(self._path(controller, name))
+        self._rising[name].check(counters)
 
     def _version(self, controller: str) -> int:
         return self._mount(controller).version
@@ -196,12 +214,8 @@ class CgroupCpu(KeptFiles):
     def _path(self, controller: str, name: str) -> str:
         return f"{self._mount(controller).mount_point}/{self.path}/{name}"
 
-    def _number(self, controller: str, name: str) -> int:
-        text = self._read(controller, name).strip()
-        try:
-            return int(text)
-        except ValueError:
-            raise self._garbage(controller, name, text, "must be a whole number") from None
+    def _number(self, controller: str, name: str, most: int = MOST) -> int:
+        return number(self._path(controller, name), self._bytes(controller, name), most=most)
 
     def _read(self, controller: str, name: str) -> str:
         return field(self._bytes(controller, name))
@@ -220,6 +234,3 @@ class CgroupCpu(KeptFiles):
             if error.errno in (errno.ENOENT, errno.ENODEV):
                 raise CgroupGone(str(file.parent)) from None
             raise
-
-    def _garbage(self, controller: str, name: str, text: str, rule: str) -> KernelFileError:
-        return KernelFileError(str(self._file(controller, name)), text, rule)

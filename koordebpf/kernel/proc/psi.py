@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.errors import CgroupGone, KernelProblem, SupportError, os_reason
-from koordebpf.kernel.io.table import odd_row, report_odd, rows
+from koordebpf.kernel.io.table import Rising, odd_row, report_odd, rows
 from koordebpf.kernel.io.text_file import KeptFile
 
 NODE_MEMORY_PRESSURE = Path("/proc/pressure/memory")
@@ -62,6 +62,7 @@ class PressureFile(KeptFile):
         Raises:  SupportError: this kernel has or does no pressure accounting. CgroupGone: the cgroup is not there.
         """
         self.path = path
+        self._rising = Rising(path)
         self._fd = _open(path, os.O_RDONLY)
 
     def read(self) -> Pressure:
@@ -74,7 +75,9 @@ class PressureFile(KeptFile):
             data = os.pread(self._fd, _FILE_BYTES, 0)
         except OSError as error:
             raise _error_of(self.path, error) from None
-        return parse_pressure(data, self.path)
+        found = parse_pressure(data, self.path)
+        self._rising.check({b"some": found.some.total_us})
+        return found
 
 
 def parse_pressure(data: bytes, path: Path | str) -> Pressure:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from koordebpf.kernel.io.table import Keyed, field, is_number, keyed, odd_row, rows
+from koordebpf.kernel.io.table import Keyed, Rising, amount_or_none, field, is_number, keyed, odd_row, rows
 from koordebpf.kernel.io.text_file import ProcFile
 
 _ZONEINFO_BYTES = 1 << 20  # 10 KiB a node on 6.18, more with many CPUs: each has a pageset
@@ -71,7 +71,11 @@ def _zone(node: int, body: bytes) -> ZoneValues:
     names = (b"min", b"low", b"high", b"nr_zone_inactive_file", b"nr_zone_active_file")
     if free is None or any(name not in values for name in names):
         raise odd_row("/proc/zoneinfo", b"node %d" % node, "must have free, min, low, high and file pages")
-    return ZoneValues(node, int(free[1]), *(int(values[name]) for name in names))
+    found = (amount_or_none(each) for each in (free[1], *(values[name] for name in names)))
+    pages = [each for each in found if each is not None]
+    if len(pages) <= len(names):
+        raise odd_row("/proc/zoneinfo", b"node %d" % node, "must have fewer than 2^60 pages")
+    return ZoneValues(node, *pages)
 
 
 class VmstatValues(msgspec.Struct, frozen=True, gc=False):
@@ -94,6 +98,7 @@ class Vmstat(ProcFile):
         Raises:  SupportError: there is none.
         """
         super().__init__(path, "reclaim counters")
+        self._rising = Rising(path)
 
     def read(self) -> VmstatValues:
         """Return the counts as they are now.
@@ -130,4 +135,6 @@ class Vmstat(ProcFile):
 
     # A row that is odd is one that this kernel does not have.
     def _keyed(self, wanted: Collection[bytes]) -> Keyed:
-        return keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), wanted)
+        found = keyed(self.path, os.pread(self._fd, _FILE_BYTES, 0), wanted)
+        self._rising.check(found.values)
+        return found

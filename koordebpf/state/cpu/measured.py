@@ -82,6 +82,8 @@ class CpuUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `node_used_millicpu`: user, nice, system, irq and softirq of /proc/stat, or of the node's cgroup where that is the
     node. `be_used_millicpu`: of the best-effort directory with everything in it; None: there is none, or it was seen
     for the first time. `other_pods`: where pods are not read one by one; none of `pods` is one of them.
+    `isolated_used_millicpu`: what was used of CPUs that ordinary tasks do not run on; UNSET: there are none, or the
+    node is a cgroup.
     """
 
     window_ns: NotNegative
@@ -90,6 +92,7 @@ class CpuUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pods: tuple[PodCpu, ...] = ()
     other_pods: OtherPodsCpu | None = None
     host_applications: tuple[HostApplicationCpu, ...] = ()
+    isolated_used_millicpu: NotNegative | msgspec.UnsetType = msgspec.UNSET
 
 
 class CpuWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

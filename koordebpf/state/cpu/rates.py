@@ -13,6 +13,8 @@ from koordebpf.units import NS_PER_S
 _SAMPLED = ("cpu_sampled", NODE)  # 1 each time that the rest was sampled, as far as it was known
 _NODE_USED = (NODE_CPU,)
 _ROUNDING = 0.05  # of a millicore: so much may a mean of cores be off
+# Why: 2³⁰ CPUs are more than any machine has, so that the counter jumped; sums of any number of pods stay in 63 bits.
+_MOST_MILLICPU = 1 << 40
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -74,7 +76,7 @@ class CpuRates(Generic[Key]):
         self._samples: dict[Key, list[tuple[int, int, int | None]]] = {}
 
     def millicpu(self, key: Key, now_ns: int, used_ns: int) -> int | None:
-        """Take a counter and return its rate; None for the first one, and after the counter ran backwards.
+        """Take a counter and return its rate; None for the first one, and after the counter ran backwards or jumped.
 
         /proc/stat's iowait may run backwards, a cgroup that is recreated under its old name begins at 0.
         """
@@ -90,6 +92,9 @@ class CpuRates(Generic[Key]):
             del samples[0]
         first_ns, first, _ = samples[0]
         rate = round((used_ns - first) * 1000 / (now_ns - first_ns))
+        if rate > _MOST_MILLICPU:
+            self._samples[key] = [(now_ns, used_ns, None)]
+            return None
         samples.append((now_ns, used_ns, rate))
         return rate
 

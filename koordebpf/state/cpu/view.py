@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from koordebpf.errors import ConfigError
 from koordebpf.kube.cache.objects import Node, NodeResourceTopology
 from koordebpf.quantity import quantity_bytes, quantity_millicpu, total
-from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION, NodeCpus, node_cpus
+from koordebpf.slo.pods.cpu_placement import RESERVATION_ANNOTATION, NodeCpus, node_cpus, set_apart
 from koordebpf.state.cpu.measured import BeCgroup, CpuManager, CpuMeasured, CpuOwner, CpuPlacement, CpuView
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.pods.requests import BATCH_CPU, MID_CPU, NATIVE_CPU
@@ -28,18 +28,30 @@ def be_sets(be_cgroups: Iterable[BeCgroup]) -> frozenset[tuple[int, ...]]:
     return frozenset(each.cpus for each in be_cgroups if each.cpus and each.level != "pod")
 
 
+def ordinary_cpus(measured: CpuMeasured) -> frozenset[int]:
+    """Return the online CPUs that ordinary tasks run on: without isolated ones, unless all are isolated."""
+    topology, manager = measured.topology, measured.manager
+    online = frozenset(topology.cpus)
+    return online.difference(set_apart(topology.isolated, manager.shared if manager is not None else ())) or online
+
+
+def ordinary_millicpu(cpu: CpuView) -> int:
+    """Return the capacity as far as ordinary tasks can use it."""
+    return min(cpu.capacity_millicpu, len(ordinary_cpus(cpu.measured)) * MILLI)
+
+
 def be_limit_millicpu(measured: CpuMeasured, sets: frozenset[tuple[int, ...]] | None = None) -> int | None:
     """Return what best-effort pods can use at most: the smallest of their cpusets, or the quota if that is less.
 
     Without a limit it is the machine, so that a window in which a quota is set and removed is averaged over all of it.
-    None: neither could be read.
+    CPUs that the kernel keeps from ordinary tasks are no part of it. None: neither could be read.
 
     Args:
         measured: the node's CPUs.
         sets: `be_sets` of it, for who has them already.
     Source:  koordinator pkg/koordlet/metricsadvisor/collectors/beresource.
     """
-    online = frozenset(measured.topology.cpus)
+    online = ordinary_cpus(measured)
     sets = be_sets(measured.be_cgroups) if sets is None else sets
     limits = [len(online.intersection(cpus)) * 1000 for cpus in sets]
     if (quota := measured.be_quota) is not None:

@@ -44,7 +44,8 @@ def node_state(view: BurstView) -> tuple[NodeState, int | None]:
     """Return the state of the share pool, and its use in percent; None: not known.
 
     idle: bursts may begin and grow. cooling: those that there are stay. overload: they shrink. unknown: as cooling.
-    The pool is what LSE and LSR pods do not request, its use what they and best-effort pods do not use.
+    The pool is what LSE and LSR pods do not request, its use what they and best-effort pods do not use. It has no more
+    than the CPUs that ordinary tasks run on: which of the others LSE and LSR pods have is not known.
 
     Source:  koordinator pkg/koordlet/qosmanager/plugins/cpuburst, getNodeStateForBurst.
     """
@@ -52,7 +53,7 @@ def node_state(view: BurstView) -> tuple[NodeState, int | None]:
     threshold = strategy.sharePoolThresholdPercent if strategy is not None else None
     if measured.node_used_millicpu is None or not measured.cpus or threshold is None:
         return "unknown", None
-    total = measured.cpus * 1000 - view.apart_millicpu
+    total = min(measured.cpus * 1000 - view.apart_millicpu, measured.ordinary_cpus * 1000)
     used = max(measured.node_used_millicpu - measured.apart_used_millicpu, 0)
     percent = used * 100 / total if total > 0 else 100.0
     if percent >= threshold:
@@ -352,7 +353,7 @@ class CpuBurst(Strategy[BurstMeasured, BurstState, BurstSettings]):
         burst = burst_view(measured, view.facts, view.frame.node)
         node, percent = node_state(burst)
         ratio = normalization_ratio(burst.annotations, []) if view.feature_gates.get(CPU_NORMALIZATION) else None
-        now = Round(view.now_ns, node, measured.cpus, settings, ratio)
+        now = Round(view.now_ns, node, measured.ordinary_cpus, settings, ratio)
         parts = {
             each.path: _of_pod(each, burst.pods[each.uid], strategy, state, now)
             for each in measured.pods

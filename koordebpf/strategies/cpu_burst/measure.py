@@ -17,15 +17,16 @@ from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import OwnerKind
 from koordebpf.clock import Due
 from koordebpf.collect.cluster_view import ClusterView, is_same
-from koordebpf.collect.cpu.collector import CgroupCpuFiles
+from koordebpf.collect.cpu.collector import CgroupCpuFiles, OnlineCpus
 from koordebpf.errors import CgroupGone, KernelFileError, SupportError
 from koordebpf.kernel.bpf.throttle_events import ThrottleEvents
 from koordebpf.kernel.cgroup.hierarchy import ControllerMount, cgroup_id
 from koordebpf.kernel.cgroup.pod_directory import bears
 from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.worker import StoppableThread
-from koordebpf.kernel.proc.cpu_topology import SYSFS, CpuTopologyFiles
+from koordebpf.kernel.proc.cpu_topology import SYSFS
 from koordebpf.kernel.proc.cpu_usage import STAT, CgroupCpu, CpuBandwidth, NodeCpuTime
+from koordebpf.kube.sources.cpu_manager import STATE as CPU_MANAGER_STATE
 from koordebpf.state.cpu.rates import CpuRates
 from koordebpf.strategies.cpu_burst.values import APART, BurstContainer, BurstMeasured, BurstPod, may_burst
 from koordebpf.units import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -281,13 +282,14 @@ class BurstCollector(Closing):
         node_path: str = "",
         sysfs: Path = SYSFS,
         stat: Path = STAT,
+        manager: Path = CPU_MANAGER_STATE,
     ) -> None:
         self.active: Collection[str] = ()  # paths whose quotas are read in each round: those that are written
         self.is_throttled = False  # one was, just now: who used CPU time since its counts were read is read again
         self._index = index
         self._known = known
         self._node_path = node_path
-        self._node = _NodeFiles(sysfs, None if node_path else stat)
+        self._node = _NodeFiles(sysfs, None if node_path else stat, manager)
         self._files = CgroupCpuFiles(mounts)
         self._tree = _Tree()
         self._seen: tuple[int, object] | None = None  # version of the index; what is known of the cluster
@@ -305,6 +307,7 @@ class BurstCollector(Closing):
             return None
         self._follow(now_ns)
         spec = self._known.spec
+        online, isolated = self._node.cpus.read()
         among = self._tree.pods if self._tree.with_quota is None else self._tree.with_quota
         pods = tuple(made for each in among if (made := self._pod(each, now_ns)) is not None)
         self.is_throttled = False
@@ -312,10 +315,11 @@ class BurstCollector(Closing):
             self._tree.with_quota = tuple(each for each in among if self._has_quota(each))
         return BurstMeasured(
             strategy=spec.cpuBurstStrategy if spec is not None else None,
-            cpus=len(self._node.topology.read().online),
+            cpus=len(online),
             node_used_millicpu=self._rates.node.millicpu(_NODE, now_ns, self._node_ns()),
             apart_used_millicpu=self._apart_used(now_ns),
             pods=pods,
+            isolated=len(isolated) if len(isolated) < len(online) else 0,
         )
 
     def close(self) -> None:
@@ -433,12 +437,12 @@ class BurstCollector(Closing):
 
 class _NodeFiles(Closing):
     # The CPUs of the node, and their time; None: the node is a cgroup.
-    def __init__(self, sysfs: Path, stat: Path | None) -> None:
-        self.topology = CpuTopologyFiles(sysfs)
+    def __init__(self, sysfs: Path, stat: Path | None, manager: Path) -> None:
+        self.cpus = OnlineCpus(sysfs, manager)
         self.time = NodeCpuTime(stat) if stat is not None else None
 
     def close(self) -> None:
-        self.topology.close()
+        self.cpus.close()
         if self.time is not None:
             self.time.close()
 

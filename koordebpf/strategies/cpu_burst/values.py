@@ -103,7 +103,7 @@ class BurstMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     """What CPU burst is decided from, of one moment.
 
     `strategy`            cpuBurstStrategy in force; None: there is no NodeSLO.
-    `cpus`                CPUs that are online.
+    `cpus`                CPUs that are online; `isolated`: of these, how many ordinary tasks do not run on.
     `node_used_millicpu`  of the node, over some seconds; None: not measured yet.
     `apart_used_millicpu` of it by LSE, LSR and best-effort pods.
     `pods`                with at least one container that has a quota, but for LSE, LSR and BE ones.
@@ -114,6 +114,12 @@ class BurstMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     node_used_millicpu: NotNegative | None = None
     apart_used_millicpu: NotNegative = 0
     pods: tuple[BurstPod, ...] = ()
+    isolated: NotNegative = 0
+
+    @property
+    def ordinary_cpus(self) -> int:
+        """On how many CPUs a container without CPUs of its own runs."""
+        return max(self.cpus - self.isolated, 0)
 
 
 class BurstView(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile
 from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from koordebpf.slo.pods.cpu_placement import BoundPod, set_apart, withheld_from_be
 from koordebpf.state.cpu.measured import BeCgroup, BeQuota, Cpu, CpuUsage, CpuView, OtherPodsCpu, PodCpu
+from koordebpf.state.cpu.view import ordinary_millicpu
 from koordebpf.strategies.cpu_suppress.values import SuppressState, Use
 from koordebpf.units import format_millicpu
 
@@ -35,16 +36,19 @@ class BeAmount(msgspec.Struct, frozen=True):
     host_applications_millicpu: int  # the same of host applications
     system_millicpu: int  # everything else that runs, or what is reserved for it if that is more
     is_minimum: bool = False  # cpuSuppressMinPercent decided
+    isolated_millicpu: int | msgspec.UnsetType = msgspec.UNSET  # of these on CPUs that are no part of the capacity
 
     @property
     def sentence(self) -> str:
         """The sum, for people."""
+        isolated = self.isolated_millicpu
+        apart = f" + {format_millicpu(isolated)} of these on isolated CPUs" if isolated else ""
         minimum = ", raised to the minimum" if self.is_minimum else ""
         return (
             f"{format_millicpu(self.be_millicpu)} for best-effort pods: {self.threshold_percent} % of "
             f"{format_millicpu(self.capacity_millicpu)} − {format_millicpu(self.pods_millicpu)} of pods − "
             f"{format_millicpu(self.host_applications_millicpu)} of host applications − "
-            f"{format_millicpu(self.system_millicpu)} of the system{minimum}"
+            f"{format_millicpu(self.system_millicpu)} of the system{apart}{minimum}"
         )
 
 
@@ -58,6 +62,8 @@ def be_amount(cpu: CpuView, usage: CpuUsage, threshold_percent: int, min_percent
     BE = capacity · threshold − pods − host applications − max(node − pods − host applications − best-effort, reserved)
 
     A burst takes CPU from best-effort pods at once, where it was measured; it does not make the system's share smaller.
+    CPUs that the kernel keeps from ordinary tasks are no part of the capacity, and what is used of them counts for
+    nobody: best-effort pods could not have it.
 
     Source:  koordinator pkg/koordlet/qosmanager/helpers/calculator.go.
     """
@@ -72,17 +78,21 @@ def be_amount(cpu: CpuView, usage: CpuUsage, threshold_percent: int, min_percent
     system = max(usage.node_used_millicpu - known, cpu.reserved_millicpu, 0)
     pods = sum(pod.claimed_millicpu for pod in others)
     applications = sum(each.claimed_millicpu for each in outside)
-    left = cpu.capacity_millicpu * threshold_percent // 100 - pods - applications - system
-    minimum = cpu.capacity_millicpu * min_percent // 100 if min_percent is not None else None
+    capacity = ordinary_millicpu(cpu)
+    of_others = pods + applications + system
+    isolated = min(usage.isolated_used_millicpu or 0, of_others)
+    left = capacity * threshold_percent // 100 - (of_others - isolated)
+    minimum = capacity * min_percent // 100 if min_percent is not None else None
     is_minimum = minimum is not None and minimum > left
     return BeAmount(
         be_millicpu=max(left, minimum) if minimum is not None else left,
-        capacity_millicpu=cpu.capacity_millicpu,
+        capacity_millicpu=capacity,
         threshold_percent=threshold_percent,
         pods_millicpu=pods,
         host_applications_millicpu=applications,
         system_millicpu=system,
         is_minimum=is_minimum,
+        isolated_millicpu=isolated or msgspec.UNSET,
     )
 
 

@@ -127,6 +127,7 @@ def _sum(amount: BeAmount) -> list[str]:
         _said("pods", amount.pods_millicpu, "that are not best-effort"),
         _said("host apps", amount.host_applications_millicpu),
         _said("system", amount.system_millicpu),
+        *([_said("isolated", amount.isolated_millicpu, "of these")] if amount.isolated_millicpu else []),
         _said("left", amount.be_millicpu, "the minimum" if amount.is_minimum else ""),
     ]
 

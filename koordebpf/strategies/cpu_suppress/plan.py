@@ -9,6 +9,7 @@ from koordebpf.kernel.cgroup.files import CgroupFile, format_cpu_list
 from koordebpf.policy.reconcile import CgroupWrite, DesiredState
 from koordebpf.slo.strategies.resource_threshold import ResourceThresholdStrategy
 from koordebpf.state.cpu.measured import CpuUsage, CpuView
+from koordebpf.state.cpu.view import ordinary_millicpu
 from koordebpf.state.stalls.ledger import caused_stalls, is_latency_sensitive
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.cpu_suppress.choose import (
@@ -266,7 +267,7 @@ def _by_quota(
             state, "no_quota", _without_directory(cpu) or "the quota of the best-effort directory cannot be read"
         )
     may_grow = _may_grow(state.quota_grown_ns, view.now_ns, settings)
-    choice = choose_quota(now, be_millicpu, cpu.capacity_millicpu, may_grow=may_grow)
+    choice = choose_quota(now, be_millicpu, ordinary_millicpu(cpu), may_grow=may_grow)
     writes = (
         quota_write(root.path, choice.quota_us),
         *recovered_cpuset(cpu, pools, state.cpuset),

@@ -13,7 +13,7 @@ from koordebpf.policy.reconcile import CgroupWrite
 from koordebpf.policy.strategy import Decision, Strategy
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.page_cache.values import CachePod, PageCacheMeasured, PageCacheSettings, SensitivePod
-from koordebpf.units import MIB, NS_PER_S, NS_PER_US, PAGE_BYTES, format_bytes
+from koordebpf.units import MIB, NS_PER_S, NS_PER_US, PAGE_BYTES, format_bytes, gained
 
 # A limit is a multiple of this above what the pod holds beside page cache, so that it is not written each second.
 _GRAIN_BYTES = 4 * MIB
@@ -67,7 +67,10 @@ def looked(pod: CachePod, before: PodCap | None, span_ns: int, settings: PageCac
     now = PodCap(pod.file_bytes, pod.activated_pages, pod.stalled_us, other_bytes)
     if before is None or span_ns <= 0:
         return now
-    refault_rate, stall_ratio = _felt(pod, before, span_ns)
+    felt_rate, felt_ratio = _felt(pod, before, span_ns)
+    # What is not known hurts no more and no less than at the look before.
+    refault_rate = before.refault_rate if felt_rate is None else felt_rate
+    stall_ratio = before.stall_ratio if felt_ratio is None else felt_ratio
     is_capped = before.cap_bytes is not None
     before_rate = before.before_refault_rate if is_capped else refault_rate
     before_ratio = before.before_stall_ratio if is_capped else stall_ratio
@@ -157,13 +160,14 @@ def _is_pressed(file_bytes: int, cap_bytes: int | None, settings: PageCacheSetti
     return cap_bytes is not None and file_bytes < cap_bytes * (100 - settings.step_percent) // 100
 
 
-def _felt(pod: CachePod, before: PodCap, span_ns: int) -> tuple[float, float]:
-    refault_rate = stall_ratio = 0.0
-    if pod.activated_pages is not None and before.activated_pages is not None:
-        refault_rate = max(pod.activated_pages - before.activated_pages, 0) * NS_PER_S / span_ns
-    if pod.stalled_us is not None and before.stalled_us is not None:
-        stall_ratio = max(pod.stalled_us - before.stalled_us, 0) * NS_PER_US / span_ns
-    return refault_rate, stall_ratio
+# Pages refaulted in a second, and the share of time stalled; None: not known.
+def _felt(pod: CachePod, before: PodCap, span_ns: int) -> tuple[float | None, float | None]:
+    activated = gained(pod.activated_pages, before.activated_pages)
+    stalled_us = gained(pod.stalled_us, before.stalled_us)
+    return (
+        None if activated is None else activated * NS_PER_S / span_ns,
+        None if stalled_us is None else stalled_us * NS_PER_US / span_ns,
+    )
 
 
 class PageCacheState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -259,14 +263,16 @@ class BEPageCacheSuppress(Strategy[PageCacheMeasured, PageCacheState, PageCacheS
 BE_PAGE_CACHE_SUPPRESS = BEPageCacheSuppress()
 
 
-# The latency-sensitive pod that refaults most, in pages a second. One that is new has no rate yet.
+# The latency-sensitive pod that refaults most, in pages a second. One that is new has no rate yet, nor has one whose
+# count ran backwards.
 def _worst(measured: PageCacheMeasured, state: PageCacheState, span_ns: int) -> tuple[str | None, float]:
     if span_ns <= 0:
         return None, 0
     rates = {
-        uid: max(pod.refaulted_pages - state.sensitive[uid].refaulted_pages, 0) * NS_PER_S / span_ns
+        uid: refaulted * NS_PER_S / span_ns
         for uid, pod in measured.sensitive.items()
         if uid in state.sensitive
+        and (refaulted := gained(pod.refaulted_pages, state.sensitive[uid].refaulted_pages)) is not None
     }
     worst = max(rates, key=lambda uid: (rates[uid], uid), default=None)
     return (worst, rates[worst]) if worst is not None and rates[worst] > 0 else (None, 0)
@@ -286,7 +292,8 @@ def _next(
     if not is_limited and not has_room(seen.pods.values(), settings):
         return _without(refaulting), f"{what}: no best-effort pod has page cache to be taken", False
     is_new = not is_limited or not refaulting.since_ns or seen.sensitive.keys() != before.sensitive.keys()
-    if is_new:
+    ran_backwards = gained(_together(seen.sensitive).refaulted_pages, refaulting.first.refaulted_pages) is None
+    if is_new or ran_backwards:
         refaulting = replace(refaulting, since_ns=now_ns, first=_together(seen.sensitive))
     without_per_s = max(refaulting.without_per_s, per_s)
     refaulting = replace(refaulting, without_per_s=without_per_s)
@@ -310,8 +317,10 @@ def _together(pods: Mapping[str, SensitivePod]) -> SensitivePod:
 # Tells whether so many percent of what was refaulted since are still in memory.
 def _stay(first: SensitivePod, pods: Mapping[str, SensitivePod], percent: int) -> bool:
     now = _together(pods)
-    refaulted_bytes = (now.refaulted_pages - first.refaulted_pages) * PAGE_BYTES
-    return 100 * (now.file_bytes - first.file_bytes) >= percent * max(refaulted_bytes, 1)
+    refaulted = gained(now.refaulted_pages, first.refaulted_pages)
+    if refaulted is None:
+        return False
+    return 100 * (now.file_bytes - first.file_bytes) >= percent * max(refaulted * PAGE_BYTES, 1)
 
 
 def _calm(seen: PageCacheState, is_limited: bool, settings: PageCacheSettings) -> tuple[PageCacheState, str, bool]:

@@ -26,7 +26,7 @@ from koordebpf.slo.pods.qos import koord_qos, koord_qos_or_default
 from koordebpf.state.view import NodeView
 from koordebpf.strategies.page_cache.decide import BE_PAGE_CACHE_SUPPRESS, PageCacheDecision
 from koordebpf.strategies.page_cache.values import CachePod, PageCacheMeasured, SensitivePod
-from koordebpf.units import NS_PER_S, PAGE_BYTES
+from koordebpf.units import NS_PER_S, PAGE_BYTES, gained
 
 _SENSITIVE = frozenset({"LSE", "LSR", "LS"})
 _FILES = (
@@ -122,7 +122,10 @@ class PageCacheCollector(Closing):
     def _is_calm(self, now_ns: int) -> bool:
         pages, before = self._vmstat.refaulted_pages(), self._before
         self._before = now_ns, pages
-        return before is None or (pages - before[1]) * NS_PER_S < self._least_per_s * (now_ns - before[0])
+        if before is None:
+            return True
+        refaulted = gained(pages, before[1])  # not known: pods are looked at
+        return refaulted is not None and refaulted * NS_PER_S < self._least_per_s * (now_ns - before[0])
 
     def _support(self, path: str) -> tuple[str, ...]:
         directory = self._hierarchy.mount_point / path

@@ -19,7 +19,7 @@ from koordebpf.strategies.proactive_reclaim.values import (
     SwapState,
     TrimmedPod,
 )
-from koordebpf.units import MIB, NS_PER_S, NS_PER_US, PAGE_BYTES, format_bytes
+from koordebpf.units import MIB, NS_PER_S, NS_PER_US, PAGE_BYTES, format_bytes, gained
 
 _REST_NS = 30 * NS_PER_S  # Why: five intervals, in which a working set has come back
 _LEAST_SCALE = 1 / 16
@@ -110,10 +110,15 @@ def trim(
         settings: of the operator.
         no_swap: why nothing may be swapped out, of `why_no_swap`.
     """
-    if before is None or pod.stalled_us < before.begin_stalled_us or now_ns <= before.at_ns:
-        return Trim(PodTrim(now_ns, pod.stalled_us, pod.refaulted_pages), why="first_look")
-    stalled = (pod.stalled_us - before.begin_stalled_us) * NS_PER_US / (now_ns - before.at_ns)
-    came_back_bytes = max(pod.refaulted_pages - before.begin_refaulted_pages, 0) * PAGE_BYTES
+    fresh = Trim(PodTrim(now_ns, pod.stalled_us, pod.refaulted_pages), why="first_look")
+    if before is None or now_ns <= before.at_ns:
+        return fresh
+    stalled_us = gained(pod.stalled_us, before.begin_stalled_us)
+    refaulted = gained(pod.refaulted_pages, before.begin_refaulted_pages)
+    if stalled_us is None or refaulted is None:
+        return fresh
+    stalled = stalled_us * NS_PER_US / (now_ns - before.at_ns)
+    came_back_bytes = refaulted * PAGE_BYTES
     looked = PodTrim(
         now_ns,
         pod.stalled_us,
@@ -257,8 +262,9 @@ def _stalling(measured: ReclaimMeasured, state: ReclaimState, settings: ReclaimS
     span_ns = measured.at_ns - state.at_ns
     if not state.at_ns or span_ns <= 0:
         return None
+    # Of one whose counter ran backwards it is not known: it may have stalled all the time.
     shares = {
-        uid: (us - state.sensitive_us[uid]) * NS_PER_US / span_ns
+        uid: 1.0 if (stalled_us := gained(us, state.sensitive_us[uid])) is None else stalled_us * NS_PER_US / span_ns
         for uid, us in measured.sensitive_us.items()
         if uid in state.sensitive_us
     }

@@ -151,9 +151,12 @@ class ResctrlCollector:
 def _number(path: Path, base: int = 10) -> int:
     text = read_kernel_file(path).text
     try:
-        return int(text, base)
+        value = int(text, base)
     except ValueError:
-        raise KernelFileError(str(path), text, "must be a number") from None
+        value = -1
+    if not 0 <= value < 1 << 32:  # as the kernel keeps them
+        raise KernelFileError(str(path), text, "must be a number of 32 bits")
+    return value
 
 
 def _listed(tasks: Path) -> set[int]:

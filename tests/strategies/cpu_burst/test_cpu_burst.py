@@ -242,6 +242,38 @@ class TestOtherWriters:
         decided = node.round(pod(container(quota_us=120_000), quota_us=120_000), after_s=0.1)
         assert (values(decided)[ONE, QUOTA], decided.left) == (172_800, 0)
 
+    @pytest.mark.parametrize(
+        ("limit", "quota_us", "of_pod_us"),
+        [("333m", 33_300, 33_300), ("333m", 34_000, 34_000), ("1001m", 100_100, 101_000), ("1001m", 101_000, 100_100)],
+    )
+    def test_a_quota_that_systemd_rounded_is_a_containers_own(self, limit, quota_us, of_pod_us):
+        """It rounds CPUQuotaPerSecUSec up to 10 ms of a second."""
+        asked = {"a": {"limits": {"cpu": limit}, "requests": {"cpu": limit}}}
+        node = BurstNode(web(containers=asked))
+        decided = values(node.round(pod(container(quota_us=quota_us), quota_us=of_pod_us)))
+        raised_us = quota_us * 120 // 100
+        assert decided[ONE, QUOTA] == raised_us
+        assert decided[POD, QUOTA] == of_pod_us + raised_us - quota_us
+        # AND what it comes back to
+        for _ in range(9):
+            decided = values(node.round(pod(container(quota_us=raised_us, throttled=False), quota_us=1), used=8000))
+            raised_us = decided.get((ONE, QUOTA), quota_us)
+        assert raised_us == quota_us
+
+    def test_no_burst_is_above_what_ordinary_tasks_run_on(self):
+        node = BurstNode()
+        quotas = []
+        for _ in range(12):
+            decided = node.round(pod(container(quota_us=quotas[-1] if quotas else 100_000)), used=500, isolated=6)
+            quotas.append(values(decided).get((f"{POD}/id-a", "cpu.cfs_quota_us"), quotas[-1] if quotas else 100_000))
+        assert max(quotas) == 200_000
+
+    def test_the_pool_is_no_larger_than_that_either(self):
+        view = view_of_frame(BurstNode().frame(pod(container()), used=1600, isolated=6))
+        assert node_state(burst_view(CPU_BURST.measured_of(view), view.facts, view.frame.node)) == ("overload", 80)
+        view = view_of_frame(BurstNode().frame(pod(container()), used=1600))
+        assert node_state(burst_view(CPU_BURST.measured_of(view), view.facts, view.frame.node)) == ("idle", 20)
+
     def test_a_larger_quota_than_the_limit_has_no_larger_ceiling(self):
         node = BurstNode()
         (judged,) = [node.round(pod(container(quota_us=290_000), quota_us=None), after_s=1) for _ in range(1)]

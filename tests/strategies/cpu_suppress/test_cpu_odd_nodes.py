@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from koordebpf.kernel.cgroup.files import CgroupFile, broken_rule
 from koordebpf.state.cpu.measured import Cpu, CpuManager, CpuTopology
-from koordebpf.strategies.cpu_suppress.choose import withheld_cpus
+from koordebpf.state.cpu.view import be_limit_millicpu
+from koordebpf.strategies.cpu_suppress.choose import be_pools, withheld_cpus
 from koordebpf.strategies.cpu_suppress.plan import plan_suppress
 from koordebpf.strategies.cpu_suppress.values import (
     KeptSuppression,
@@ -133,7 +135,8 @@ class TestIsolated:
 
     def test_best_effort_pods_never_get_them(self):
         view = node(self.TOPOLOGY)
-        assert set(plan_suppress(view).cpus) == {0, 1, 2, 3}
+        assert be_pools(view.cpu).cpus == {0, 1, 2, 3}
+        assert set(plan_suppress(view).cpus) < {0, 1, 2, 3}  # 65 % of these
         assert withheld_cpus(view.cpu) == dict.fromkeys((4, 5, 6, 7), "isolated by the kernel")
 
     def test_unless_kubelets_shared_set_names_them(self):
@@ -146,6 +149,30 @@ class TestIsolated:
         db = bound(pod("db", uid="db", qos="LSR", kube_qos="Guaranteed"), "4-5")
         view = node(self.TOPOLOGY, pods=[db])
         assert not set(plan_suppress(view).cpus) & {4, 5, 6, 7}
+
+    @pytest.mark.parametrize(("isolated_used", "quota_us"), [(msgspec.UNSET, 110_000), (0, 110_000), (1200, 230_000)])
+    def test_a_quota_is_of_what_ordinary_tasks_can_use(self, isolated_used, quota_us):
+        """65 % of 4 CPUs, less 1.5 of others, of which some ran on isolated CPUs."""
+        view = node(
+            self.TOPOLOGY,
+            strategy={"cpuSuppressPolicy": "cfsQuota"},
+            node_used=2500,
+            be_used=1000,
+            used={"web": 1500},
+            isolated_used=isolated_used,
+        )
+        plan = plan_suppress(view)
+        assert (plan.amount.capacity_millicpu, plan.quota_us) == (4000, quota_us)
+        assert (" of these on isolated CPUs" in plan.reason) == bool(isolated_used)
+
+    def test_nor_is_it_more_than_these_whatever_the_threshold(self):
+        strategy = {"cpuSuppressPolicy": "cfsQuota", "cpuSuppressThresholdPercent": 1000}
+        assert plan_suppress(node(self.TOPOLOGY, strategy=strategy)).quota_us == 400_000
+
+    def test_what_best_effort_pods_have_at_most_are_the_others(self):
+        assert be_limit_millicpu(node(self.TOPOLOGY).cpu.measured) == 4000
+        everywhere = replace(machine(cores=4), isolated=(0, 1, 2, 3))
+        assert be_limit_millicpu(node(everywhere).cpu.measured) == 4000
 
     def test_where_all_are_isolated_no_set_is_written(self):
         plan = plan_suppress(node(replace(machine(cores=4), isolated=(0, 1, 2, 3)), node_used=3900, be_used=3900))

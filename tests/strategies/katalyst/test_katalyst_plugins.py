@@ -331,6 +331,18 @@ class TestSystemMemory:
         # AND by default it is not looked at
         assert SYSTEM_MEMORY.judge(looked, state, SystemMemorySettings()).threshold is None
 
+    def test_a_count_of_kswapd_that_ran_backwards_ends_nothing(self) -> None:
+        settings = SystemMemorySettings(kswapd_pages=2000)
+        free = replace(self.SHORT, available_bytes=32 * GIB)
+        state, met = SystemMemoryState(), []
+        for at_s in range(0, 200, 10):
+            stolen = 20_000 * (at_s - 70 if at_s >= 70 else at_s)  # anew at 70 s
+            looked = seen(kpod("a", "shared_cores"), at_s=at_s, system=replace(free, stolen_pages=stolen))
+            found = SYSTEM_MEMORY.judge(looked, state, settings)
+            state = found.state
+            met += [at_s] if found.threshold is not None else []
+        assert met == list(range(120, 200, 10))
+
     def test_from_its_threshold_on_a_round_does_not_wait(self) -> None:
         used = used_threshold_bytes(self.SHORT, SystemMemorySettings(free_minimum_bytes=8 * GIB))
         assert used == 56 * GIB + 1

@@ -108,6 +108,11 @@ class TestCap:
         assert (found.is_hurt, found.growth_bytes, found.file_growth_bytes) == (is_hurt, 30 * MIB, 0)
         assert (found.before_refault_rate, found.before_stall_ratio) == (1000, 0.1)
 
+    def test_a_counter_that_ran_backwards_leaves_what_it_felt(self):
+        felt = replace(CAP, activated_pages=9, stalled_us=9, refault_rate=7.0, stall_ratio=0.3)
+        found = looked(POD, felt, S, SETTINGS)
+        assert (found.refault_rate, found.stall_ratio) == (7.0, 0.3)
+
     def test_what_it_felt_before_it_was_limited_is_remembered(self):
         found = looked(replace(POD, activated_pages=99_999, stalled_us=900_000), CAP, S, SETTINGS)
         assert (found.is_hurt, found.before_refault_rate, found.before_stall_ratio) == (False, 99_999, 0.9)
@@ -179,6 +184,16 @@ class TestStrategy:
         story.second(900)
         assert story.values() == [("kubepods/be", HIGH, 328 * MIB)]
         assert (story.made.limited_pods, story.made.limited_bytes) == (1, 225 * MIB)
+
+    def test_a_count_that_ran_backwards_is_no_rate_and_begins_the_trial_again(self):
+        story = Story()
+        for _ in range(9):
+            story.second(1000)
+        story.pages = 0
+        made = story.second(0)
+        assert (made.worst, made.failed) == (None, False)
+        for _ in range(5):
+            assert not story.second(1000).failed
 
     def test_while_refaults_get_fewer_no_more_is_taken(self):
         story = Story()

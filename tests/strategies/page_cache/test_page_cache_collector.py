@@ -11,6 +11,7 @@ import pytest
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.collect.cluster_view import ClusterView
 from koordebpf.kernel.cgroup.hierarchy import MemoryHierarchy
+from koordebpf.kernel.io.table import odd_rows
 from koordebpf.kube.cache.objects import ClusterState, ObjectMeta, Pod, PodStatus
 from koordebpf.strategies.page_cache.run import PageCacheCollector
 from koordebpf.strategies.page_cache.values import CachePod, PageCacheMeasured, SensitivePod
@@ -135,6 +136,24 @@ def test_while_the_machine_refaults_less_no_pod_is_looked_at(tmp_path: Path, row
     assert node.collector.measure(4 * NS_PER_S) is None
     node.collector.is_active = True
     assert node.collector.measure(5 * NS_PER_S) is not None
+
+
+def test_a_machine_whose_count_ran_backwards_is_not_taken_for_calm_and_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path, vmstat="workingset_refault_file 1000\n")
+    node.collector.is_active = False
+    assert node.collector.measure(NS_PER_S) is None
+    node.refaulted("workingset_refault_file 10\n")
+    assert node.collector.measure(2 * NS_PER_S) is not None
+    assert node.collector.measure(3 * NS_PER_S) is None
+    node.refaulted("workingset_refault_file 9\n")
+    assert node.collector.measure(4 * NS_PER_S) is not None
+    assert [each.getMessage().partition(": ")[2] for each in caplog.records] == [
+        "the row 'workingset_refault_file 10 after 1000' does not count: "
+        "a counter ran backwards, and what it gained is not known"
+    ]
+    assert odd_rows()["vmstat"] >= 2
 
 
 def test_a_kernel_that_counts_none_is_calm(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ class TestTrim:
     def test_counters_that_went_back_are_a_first_look(self):
         assert trim(replace(POD, stalled_us=999), looked(), 0, 2 * S, SETTINGS).why == "first_look"
         assert trim(POD, looked(at_ns=2 * S), 0, 2 * S, SETTINGS).why == "first_look"
+        asked = looked(asked_bytes=MIB)  # whether any of it came back is not known
+        assert trim(replace(POD, refaulted_pages=49), asked, 0, 7 * S, SETTINGS).why == "first_look"
 
     def test_the_step_grows_to_one_percent_of_what_can_be_reclaimed(self):
         memory, at_ns, sizes = looked(), S, []
@@ -145,6 +147,8 @@ class TestStrategy:
         assert (made.orders, made.held_by) == ((), "ls")
         assert made.state.pods["a"].asked_bytes == 0
         assert self.decide(replace(measured, sensitive_us={"ls": 6004, "other": 5}), state).orders
+        # How long one stalled whose counter ran backwards is not known.
+        assert self.decide(replace(measured, sensitive_us={"ls": 4, "other": 5}), state).held_by == "ls"
         # One that is new has no rate yet.
         assert self.decide(replace(measured, sensitive_us={"new": 10**9}), state).orders
 

@@ -60,9 +60,9 @@ class BurstNode:
         self.now_ns = 1000 * NS_PER_S
         self.held: dict[str, int] = {}  # quotas that were written
 
-    def frame(self, *measured: BurstPod, used: int | None = 1000, apart_used: int = 0) -> Frame:
+    def frame(self, *measured: BurstPod, used: int | None = 1000, apart_used: int = 0, isolated: int = 0) -> Frame:
         base = cpu_frame()
-        burst = BurstMeasured(self.strategy, 8, used, apart_used, measured)
+        burst = BurstMeasured(self.strategy, 8, used, apart_used, measured, isolated)
         now = replace(base.measured, now_ns=self.now_ns, since_ns=self.now_ns).with_part(CPU_BURST.part, burst)
         return replace(base, pods=self.pods, measured=now, featureGates={**base.featureGates, "CPUBurst": True})
 

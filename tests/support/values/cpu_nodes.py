@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from koordebpf.decision.frames import decode_frame, encode_frame
@@ -70,6 +71,7 @@ def cpu_frame(
     others: OtherPodsCpu | None = None,
     be_pods_used: Mapping[str, int] = {},
     applications: Iterable[HostApplicationCpu] = (),
+    isolated_used: int | msgspec.UnsetType = msgspec.UNSET,
     be_now: Iterable[int] | None = None,
     be_cgroups: tuple[BeCgroup, ...] | None = None,
     be_missing: tuple[MissingDirectory, ...] = (),
@@ -110,6 +112,7 @@ def cpu_frame(
             ),
             other_pods=others,
             host_applications=tuple(applications),
+            isolated_used_millicpu=isolated_used,
         )
     )
     measured = CpuMeasured(

@@ -304,3 +304,25 @@ def test_another_dead_mans_choice_stands_beside_the_first(tmp_path):
     assert "dead man's switch\n  before: deadMan.action is nothing\n  after:  kills spark/exec-2 when" in text
     assert "  after:  is not armed: " in _run(frame_path, "--config", killing, "--feature-gates", "BEMemoryEvict=false")
     assert "dead man's switch" not in _run(frame_path, "--config", killing, "--set", "suppress.policy=cpuIdle")
+
+
+def test_a_configmap_of_the_name_that_the_configuration_gives_is_compared_with(tmp_path: Path) -> None:
+    # GIVEN an installation whose settings are in ack-slo-config, as its agent's configuration says
+    written = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "ack-slo-config", "namespace": "kube-system"},
+        "data": {"resource-threshold-config": '{"clusterStrategy": {"enable": false}}'},
+    }
+    config_map, config, moment = tmp_path / "cm.json", tmp_path / "agent.yaml", str(FRAMES / "hog-is-evicted.json")
+    config_map.write_text(json.dumps(written))
+    slo = "slo: {configMap: {name: ack-slo-config, namespace: kube-system}}"
+    config.write_text(f"apiVersion: koordebpf.io/v1alpha1\nkind: AgentConfiguration\n{slo}\n")
+    # THEN its settings are what the moment is compared with
+    page = _run(moment, "--config", str(config), "--diff", str(config_map))
+    assert "enable" in page and "spark/exec-2" in page
+    diff = json.loads(_run(moment, "--json", "--diff", str(config), "--diff", str(config_map)))
+    assert {each["name"]: (each["before"], each["after"]) for each in diff["settings"]}["enable"] == (True, False)
+    # AND without that configuration the file holds none, and which ConfigMap it has is said
+    with pytest.raises(ConfigError, match=r"ConfigMap kube-system/ack-slo-config.*slo-controller-config"):
+        _run(moment, "--diff", str(config_map))

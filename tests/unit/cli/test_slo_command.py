@@ -165,3 +165,31 @@ def test_a_configmap_of_another_name(tmp_path: Path) -> None:
         CliRunner().invoke(slo, [*in_its_own[:3], "--namespace", "elsewhere", str(path)], catch_exceptions=False)
     with pytest.raises(ConfigError, match=r"--name: 'a/b'"):
         CliRunner().invoke(slo, ["check", "--name", "a/b", str(path)], catch_exceptions=False)
+
+
+def checked(folder: Path, name: str, data: str, *more: str) -> tuple[int, str]:
+    path = folder / "cm.yaml"
+    path.write_text(
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: kube-system}}\ndata:\n{data}"
+    )
+    done = CliRunner().invoke(slo, ["check", *more, str(path)])
+    return done.exit_code, done.output
+
+
+def test_a_vendors_configmap_of_pods_is_named_and_each_of_its_keys(tmp_path: Path) -> None:
+    data = '  cpu-burst: |\n    {"enabledNamespaces": ["shop"]}\n  memory-qos: |\n    {"enabledNamespaces": ["shop"]}\n'
+    code, output = checked(tmp_path, "ack-slo-pod-config", data, "--strict", "--name", "ack-slo-pod-config")
+    assert code == 2
+    assert [each.split(":")[1].strip() for each in output.splitlines() if "must be one of" in each] == [
+        "cpu-burst", "memory-qos",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"kube-system/ack-slo-pod-config.*--name and --namespace name another"):
+        path = str(tmp_path / "cm.yaml")
+        CliRunner().invoke(slo, ["check", path], catch_exceptions=False)
+
+
+def test_a_comment_in_the_json_is_placed(tmp_path: Path) -> None:
+    classes = '"beClass": {"resctrlQOS": {"enable": true # on'
+    data = f'  resource-qos-config: |\n    {{"clusterStrategy": {{\n      {classes}\n    }}}}}}}}\n'
+    code, output = checked(tmp_path, "slo-controller-config", data, "--namespace", "kube-system")
+    assert (code, "resource-qos-config: must be JSON: at 2:" in output) == (2, True)

@@ -96,7 +96,7 @@ def test_what_is_read(file, version, text, value):
 
 
 @pytest.mark.parametrize("file", [QUOTA, SHARES, HIGH, LIMIT])
-@pytest.mark.parametrize("text", ["", "\n", "much\n", "0x10\n"])
+@pytest.mark.parametrize("text", ["", "\n", "much\n", "0x10\n", "1_0\n", "²\n", f"{1 << 64}\n"])
 def test_garbage_names_the_file(file, text):
     with pytest.raises(KernelFileError, match="cgroup/file"):
         parse_value(file, 2, text, "cgroup/file")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koordebpf.decision.decide_tick import TickFrame, TickSettings
+from koordebpf.decision.decide_tick import TickFrame, TickSettings, tick_view
 from koordebpf.decision.what_if.observed import Observer
 from koordebpf.decision.what_if.simulation import Outcome, Simulation, StallCurve
 from koordebpf.decision.what_if.variant import Variant
@@ -203,6 +203,19 @@ def test_stalls_of_the_node_serve_where_pods_are_not_timed():
         )
     assert run.recorded.stalls_of_node and run.recorded.stall_ns == 29 * 1_000_000
     assert run.results[0].stall_ns == 29 * 1_000_000
+
+
+def test_of_a_round_before_which_the_nodes_sum_ran_backwards_no_stall_is_known():
+    from koordebpf.state.measured import PsiLine
+
+    observer, found = Observer(), []
+    for each, total_us in zip(play(HOG, 4, enforce=False), (5000, 6000, 100, 300), strict=True):
+        measured = each.tick.frame.measured
+        node = replace(measured.node, psi_some=PsiLine(0, 0, 0, total_us))
+        frame = replace(each.tick.frame, measured=replace(measured, node=node, ledger=None))
+        tick = replace(each.tick, frame=frame)
+        found.append(observer.observe(tick, tick_view(tick)).stall_ns)
+    assert found == [0, 1_000_000, None, 200_000]
 
 
 def test_without_any_stalls_none_are_expected():

@@ -36,6 +36,13 @@ def test_a_counter_that_restarts_has_no_rate_yet():
     assert rates.millicpu("a", 2 * NS_PER_S, NS_PER_S + 1) == 1000
 
 
+def test_a_counter_that_jumps_by_more_than_all_cpus_give_has_no_rate():
+    rates: CpuRates[str] = CpuRates()
+    rates.millicpu("a", 0, 0)
+    assert rates.millicpu("a", NS_PER_S, 1 << 90) is None
+    assert rates.millicpu("a", 2 * NS_PER_S, (1 << 90) + NS_PER_S) == 1000
+
+
 def test_what_is_not_kept_is_forgotten():
     rates: CpuRates[str] = CpuRates()
     rates.millicpu("a", 0, 0)

@@ -28,7 +28,7 @@ from koordebpf.strategies.katalyst.plugin import (
     pairs,
 )
 from koordebpf.strategies.katalyst.values import Condition, EvictAsked, NumaMemory, SystemMemory, Threshold, TopPods
-from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES, format_bytes
+from koordebpf.units import GIB, MIB, NS_PER_S, PAGE_BYTES, format_bytes, gained
 
 Held = Callable[[KatalystPod], int | None]
 _NUMA_SCOPE = "NumaMemory"
@@ -436,7 +436,9 @@ def _after_steals(
     if before_ns is not None:
         if now_ns <= before_ns:
             return state
-        rate = (system.stolen_pages - state.stolen) * NS_PER_S / (now_ns - before_ns)
+        if (stolen := gained(system.stolen_pages, state.stolen)) is None:  # and counts from here again
+            return msgspec.structs.replace(state, stolen_ns=now_ns, stolen=system.stolen_pages)
+        rate = stolen * NS_PER_S / (now_ns - before_ns)
         if rate >= settings.kswapd_pages:
             stealing_ns = before_ns if state.stealing_ns is None else state.stealing_ns
     return msgspec.structs.replace(
