@@ -211,7 +211,7 @@ class UnchargedMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     """Memory of the machine that is in use and charged to no cgroup, by what holds it. Bytes.
 
     `zram_bytes` are held for `zram_stored_bytes` of swap; `swapped_bytes` is all that is in swap, on whatever device.
-    `arc_bytes`: of ZFS' cache what is above its minimum, which it gives back by itself. `kernel_bytes`: what the kernel
+    `arc_bytes`: of ZFS' cache what is above its minimum, which is freed when short. `kernel_bytes`: what the kernel
     says it holds for itself, of cgroups too. 0: there is none of it here.
     """
 
