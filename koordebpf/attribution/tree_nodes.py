@@ -144,8 +144,8 @@ class Sandboxes:
     def pods(self, levels: PodLevels, version: int) -> Mapping[int, int]:
         """Return by cgroup the own level of the pod that has that sandbox: one right below it bears the id as well.
 
-        An id that several pods bear is nobody's: whoever can make cgroups in its own pod's could take another's away
-        from that one, but have it for its own no more than that.
+        An id that several pods bear is no pod's: who can make cgroups in its own pod's may disown another pod of its
+        sandbox, but not claim it.
 
         Cost:    0.3 µs a container for each version, where there is such a cgroup.
         """

@@ -15,14 +15,15 @@ import msgspec
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
 from koordebpf.clock import Clock, SystemClock
-from koordebpf.collect.memory.files import MemoryStats, OutsideMemory, outside_measures
+from koordebpf.collect.memory.files import MemoryStats, outside_measures
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, ConfigError, KernelFileError, KernelProblem
 from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_SWAP_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
-from koordebpf.kernel.host.uncharged import Uncharged, UnchargedFiles
+from koordebpf.kernel.host.uncharged import UnchargedFiles
+from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.degraded import Degraded
 from koordebpf.kernel.proc.meminfo import MEMINFO, Meminfo, MeminfoValues
 from koordebpf.kernel.signals import Backend
@@ -167,16 +168,31 @@ def _row(cgroup_id: int, reader: CgroupMemory) -> Row:
     )
 
 
-def _uncharged(values: MeminfoValues, held: Uncharged) -> UnchargedMemory:
-    return UnchargedMemory(
-        held.zram_held_bytes,
-        held.zram_stored_bytes,
-        max((values.swap_total_bytes or 0) - (values.swap_free_bytes or 0), 0),
-        held.arc_bytes,
-        values.hugetlb_bytes or 0,
-        values.kernel_bytes,
-        held.balloon_bytes,
-    )
+class _MachineFiles(Closing):
+    # What is read of a machine: how full it is, and what no cgroup is charged.
+    def __init__(self, meminfo: Path, uncharged: UnchargedFiles) -> None:
+        self._meminfo, self._uncharged = Meminfo(meminfo), uncharged
+
+    def read(self) -> tuple[MeminfoValues, None]:
+        return self._meminfo.read(), None
+
+    def read_all(self) -> tuple[MeminfoValues, UnchargedMemory]:
+        values = self._meminfo.read()
+        held = self._uncharged.read(values.balloon_bytes)
+        return values, UnchargedMemory(
+            held.zram_held_bytes,
+            held.zram_stored_bytes,
+            max((values.swap_total_bytes or 0) - (values.swap_free_bytes or 0), 0),
+            held.arc_bytes,
+            values.hugetlb_bytes or 0,
+            values.kernel_bytes,
+            held.balloon_bytes,
+        )
+
+    def close(self) -> None:
+        """Close every fd."""
+        self._meminfo.close()
+        self._uncharged.close()
 
 
 # The cgroups of pods' own levels, of one version of the index.
@@ -233,13 +249,11 @@ class MemoryCollector:
         self._scope = scope
         self._index = index
         self._growth: GrowthTable[str] = GrowthTable()
-        self._meminfo = Meminfo(meminfo) if scope.kind == "machine" else None
-        self._uncharged = UnchargedFiles() if uncharged is None else uncharged
+        self._machine = _MachineFiles(meminfo, uncharged or UnchargedFiles()) if scope.kind == "machine" else None
         self._reading = _NodeReading(scope, meminfo)
         self._node_files = CgroupMemory(scope.path, scope.hierarchy.version) if scope.kind == "cgroup" else None
         self._scan = MemcgScan(scope, signals, index, self._node_files)
         self._stats = MemoryStats(scope, index)
-        self._outside = OutsideMemory(scope, index)
         self.pressure = PressureFiles(scope, index)
         self._levels: _Levels | None = None
         # What `node` made of the last scan, if it was its, and when that began.
@@ -266,8 +280,8 @@ class MemoryCollector:
         return self._reading.problem
 
     def _node(self, threshold_bytes: int | None) -> NodeMeasure:
-        if self._meminfo:
-            return self._machine(self._meminfo)
+        if self._machine:
+            return self._of_machine(*self._machine.read())
         assert self._node_files is not None  # one of the two, by the scope's kind
         usage = self._node_files.usage_bytes()
         if threshold_bytes is not None and usage < threshold_bytes:
@@ -302,10 +316,9 @@ class MemoryCollector:
             _, since_ns = scanned
             sums = self._scan.again()
             node, _ = scanned
-        elif self._meminfo:
-            sums = self._scan.full()
-            meminfo = self._meminfo
-            node = self._reading.known(lambda: self._machine(meminfo, self._uncharged))
+        elif self._machine:
+            sums, machine = self._scan.full(), self._machine
+            node = self._reading.known(lambda: self._of_machine(*machine.read_all()))
         else:
             assert self._node_files is not None
             sums, files = self._scan.full(), self._node_files
@@ -386,13 +399,10 @@ class MemoryCollector:
             raise ConfigError("--node-cgroup", str(self._scope.path), "lost its memory limit")
         return limit
 
-    # `uncharged` None: it is not looked for.
-    def _machine(self, meminfo: Meminfo, uncharged: UnchargedFiles | None = None) -> NodeMeasure:
-        values = meminfo.read()
+    def _of_machine(self, values: MeminfoValues, uncharged: UnchargedMemory | None) -> NodeMeasure:
         self._reading.report(values.problem)
         growth = self._growth.push(_NODE, self._now_ns(), values.used_bytes)
-        held = None if uncharged is None else _uncharged(values, uncharged.read(values.balloon_bytes))
-        return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth, uncharged=held)
+        return NodeMeasure("machine", values.mem_total_bytes, values.used_bytes, growth, uncharged=uncharged)
 
     def _cgroup(self, files: CgroupMemory, memory: MemoryParts | None) -> NodeMeasure:
         limit = self._limit_bytes(files)
@@ -421,7 +431,7 @@ class MemoryCollector:
     def _measure_outside(
         self, sums: ScanSums, memories: Mapping[int, MemoryParts]
     ) -> tuple[tuple[OutsideMeasure, ...], Mapping[int, MemoryParts]]:
-        outside = self._outside
+        outside = self._stats.outside
         found = outside.of_scan(sums, memories) if self._scan.can_scan else outside.of_files(memories)
         sandboxes, prefix = self._index.sandboxes(), self._scope.node_path
         held: dict[str, int] = {}
@@ -437,14 +447,6 @@ class MemoryCollector:
     def close(self) -> None:
         """Close every fd."""
         self._reading.end()
-        for reader in (
-            self._meminfo,
-            self._uncharged,
-            self._node_files,
-            self._stats,
-            self._outside,
-            self._scan,
-            self.pressure,
-        ):
+        for reader in (self._machine, self._node_files, self._stats, self._scan, self.pressure):
             if reader:
                 reader.close()

@@ -197,7 +197,14 @@ class MemoryStats(_KeptStats):
 
     The rest may be reclaimable slab, which the node counts as available, huge pages, which go back to their pool, and
     what removed containers of the pod left behind: page cache, and files on its tmpfs.
+
+    Attributes:
+        outside: measures what is outside of all pods.
     """
+
+    def __init__(self, scope: NodeScope, index: CgroupIndex) -> None:
+        super().__init__(scope, index)
+        self.outside = OutsideMemory(scope, index)
 
     def complete(self, memories: Mapping[int, MemoryParts], tmpfs: Collection[int] = ()) -> Mapping[int, MemoryParts]:
         """Return `memories` with those completed that need it: with a large rest, or one of `tmpfs`. By cgroup id.
@@ -214,6 +221,11 @@ class MemoryStats(_KeptStats):
             if (stat := self.read(cgroup_id)) is not None
         }
         return {**memories, **completed} if completed else memories
+
+    def close(self) -> None:
+        """Close every fd."""
+        super().close()
+        self.outside.close()
 
 
 def with_stat(memory: MemoryParts, stat: CgroupMemoryStat, scope: str) -> MemoryParts:

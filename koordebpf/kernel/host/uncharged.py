@@ -73,8 +73,8 @@ class UnchargedFiles(Closing):
                 report_odd(path, b" ".join(words), "it must begin with three numbers of bytes")
         return stored, held
 
-    # Rows of name, type and data: OpenZFS, module/os/linux/spl/spl-kstat.c. What is above zfs_arc_min it gives back by
-    # itself when memory is short: man zfs.4.
+    # Rows of name, type and data: OpenZFS, module/os/linux/spl/spl-kstat.c. What is above zfs_arc_min is freed when
+    # memory is short: man zfs.4.
     def _arc(self) -> int:
         data = self._read(self._arcstats) or b""
         ours = b"\n".join([row for row in data.split(b"\n") if row.lstrip(b" ").startswith(_ARC)])

@@ -136,14 +136,12 @@ class ScanSums:
         self._rows, self._page_bytes, self._version = rows, page_bytes, version
         self._numbers = memoryview(rows).cast("Q")
         ids, parents = self._column(0), self._column(1)
-        self._pods: dict[str, tuple[_PodRows, MemoryParts]] = {}
-        self._outside: dict[int, tuple[_PodRows, MemoryParts]] = {}
-        self._outside_before: dict[int, tuple[_PodRows, MemoryParts]] = {}
+        self._pods: dict[str | int, tuple[_PodRows, MemoryParts]] = {}  # by uid, and subtrees by their highest cgroup
         self._limited: dict[int, tuple[bytes, LimitedCgroup]] = {}  # by cgroup: its rows, and what they say
         self._swapped: dict[int, int] | None = None
         self._total: list[int] | None = None
         self._layout: _Layout
-        self._pods_before: dict[str, tuple[_PodRows, MemoryParts]] = {}
+        self._pods_before: dict[str | int, tuple[_PodRows, MemoryParts]] = {}
         self._limited_before: dict[int, tuple[bytes, LimitedCgroup]] = {}
         if (
             before is not None
@@ -152,7 +150,6 @@ class ScanSums:
         ):
             self._layout = before._layout
             self._pods_before, self._limited_before = before._pods, before._limited or before._limited_before
-            self._outside_before = before._outside or before._outside_before
         else:
             self._layout = _Layout(ids, parents, pod_of, heads)
 
@@ -209,10 +206,10 @@ class ScanSums:
                 if slab < NOT_KNOWN:
                     slab = max(slab - sum([slabs[each] for each in cuts if slabs[each] < NOT_KNOWN]), 0)
             its = _PodRows(top, usage, swap, slab, self._joined(slices))
-            known = self._outside_before.get(top)
+            known = self._pods_before.get(top)
             if known is None or known[0] != its:
                 known = its, self._sum(its)
-            self._outside[top] = known
+            self._pods[top] = known
             found.append(Subtree(top, known[1], tuple([layout.ids[each] for each in cuts])))
         return found
 

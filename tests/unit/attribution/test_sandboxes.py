@@ -54,7 +54,7 @@ def test_other_names_and_places_are_no_sandboxes(outside: str) -> None:
     assert place_of_path(outside.format(ID)).sandbox_id is None
 
 
-def test_an_id_that_two_pods_bear_is_nobodys() -> None:
+def test_an_id_that_two_pods_bear_is_no_pods() -> None:
     index = index_of(f"kata_overhead/{ID}", (POD, f"kata_{ID}"), (TWO, ID))
     assert index.sandboxes() == {}
     assert set(index.apart()) == {10}

@@ -174,7 +174,7 @@ def test_what_is_outside_of_pods_and_reads_the_same_is_not_summed_again() -> Non
     grown = [*OUTSIDE[:-1], (9, 1, 21, *OUTSIDE[-1][3:])]
     now = ScanSums(packed(grown), POD_OF, 10, before, 1, {8}).subtrees()
     assert [one.memory is other.memory for one, other in zip(first, now, strict=True)] == [False, True, True, False]
-    # The pod has grown by what the kubelet's directory had left, as of a pod that was made there anew.
+    # The pod has grown by what the kubelet's directory had left, as one that has just been made.
     moved = [*OUTSIDE[:4], (2, 8, 69, *OUTSIDE[4][3:]), *OUTSIDE[5:]]
     kubepods = ScanSums(packed(moved), POD_OF, 10, before, 1, {8}).subtrees()[2].memory
     assert (kubepods.usage_bytes, kubepods.kernel_bytes) == (10, 0)
