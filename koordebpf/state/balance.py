@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from koordebpf.state.measured import Measured, OutsideMeasure, PodMeasure, UnchargedMemory
 from koordebpf.units import format_bytes
 
-OTHERS = "others"  # the path of what is summed up
 # Of `named`: swap in zram that is no pod's, ZFS' cache above its minimum, pools of huge pages, the kernel beside what
 # it charges to cgroups, and what a balloon took.
 UNEXPLAINED = "unexplained"

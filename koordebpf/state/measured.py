@@ -12,6 +12,7 @@ from koordebpf.units import MIB
 _Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]  # checked where a frame is read, free everywhere else
 _MUCH_BYTES = 64 * MIB
+OTHERS = "others"  # the path of cgroups outside of pods that are summed up
 PartyKind = Literal["pod", "cgroup", "own limit", "unattributed", "others"]
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from koordebpf.collect.memory.files import outside_measures
+from koordebpf.collect.memory.files import largest
 from koordebpf.state.measured import Measured, OutsideMeasure
 from koordebpf.units import MIB, PAGE_BYTES
 from tests.support.played_signals import StalledNode, memcg
@@ -144,7 +144,7 @@ def test_a_virtual_machine_is_its_pods_and_is_not_outside(node: Node):
     # 20 of the kernel's are the machine's, and 10 of the directory itself are no pod's.
     assert elsewhere(node) == ({"web": 220, "batch": 0}, {"kata_overhead": 10})
     web = {each.uid: each.memory for each in node.collector.everything({}, (), None).pods}["web"]
-    assert web is not None and (web.usage_bytes, web.held_bytes) == (0, 0)
+    assert web is not None and (web.usage_bytes, web.koordinator_used_bytes) == (0, 0)
     node.make(f"{node.path('batch')}/kata_{'d' * 64}")
     node.watch.rescan()
     assert elsewhere(node) == ({"web": 0, "batch": 0}, {"kata_overhead": 230})
@@ -167,9 +167,9 @@ def test_a_scan_says_the_same_of_a_virtual_machine(node: Node):
 
 
 def test_the_largest_are_told_apart_and_the_rest_is_one():
-    held = {f"s{number:02}": number for number in range(1, 20)}
-    found = outside_measures({**held, "none": 0})
-    assert found[0] == OutsideMeasure("s19", 19)
+    held = [OutsideMeasure(f"s{number:02}", number, number % 2) for number in range(1, 20)]
+    found = largest([*held, OutsideMeasure("none", 0)])
+    assert found[0] == OutsideMeasure("s19", 19, 1)
     assert len(found) == 17
-    assert found[-1] == OutsideMeasure("others", 1 + 2 + 3)
-    assert sum(each.held_bytes for each in found) == sum(held.values())
+    assert found[-1] == OutsideMeasure("others", 1 + 2 + 3, 1 + 0 + 1)
+    assert sum(each.held_bytes for each in found) == sum(each.held_bytes for each in held)

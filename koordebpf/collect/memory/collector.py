@@ -15,7 +15,7 @@ import msgspec
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
 from koordebpf.clock import Clock, SystemClock
-from koordebpf.collect.memory.files import MemoryStats, outside_measures
+from koordebpf.collect.memory.files import MemoryStats, largest
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
 from koordebpf.errors import CgroupGone, ConfigError, KernelFileError, KernelProblem
@@ -434,15 +434,16 @@ class MemoryCollector:
         outside = self._stats.outside
         found = outside.of_scan(sums, memories) if self._scan.can_scan else outside.of_files(memories)
         sandboxes, prefix = self._index.sandboxes(), self._scope.node_path
-        held: dict[str, int] = {}
+        around: list[OutsideMeasure] = []
         elsewhere: dict[int, MemoryParts] = {}
         for cgroup_id, memory in found:
             pod = sandboxes.get(cgroup_id)
             if pod is not None and (its := elsewhere.get(pod) or memories.get(pod)) is not None:
                 elsewhere[pod] = msgspec.structs.replace(its, elsewhere_bytes=its.elsewhere_bytes + memory.held_bytes)
             elif (path := self._index.path(cgroup_id)) is not None:
-                held[path.removeprefix(prefix).lstrip("/")] = memory.held_bytes
-        return outside_measures(held), {**memories, **elsewhere} if elsewhere else memories
+                name = path.removeprefix(prefix).lstrip("/")
+                around.append(OutsideMeasure(name, memory.held_bytes, memory.kernel_bytes or 0))
+        return largest(around), {**memories, **elsewhere} if elsewhere else memories
 
     def close(self) -> None:
         """Close every fd."""

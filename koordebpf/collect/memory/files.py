@@ -6,7 +6,7 @@ By one scan where the backend has one, else file by file. LRU lists and refaults
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from koordebpf.kernel.io.closing import Closing
 from koordebpf.kernel.io.table import keyed, number
 from koordebpf.kernel.io.text_file import KeptFile
 from koordebpf.kernel.proc.psi import PressureFile
-from koordebpf.state.measured import MemoryParts, OutsideMeasure
+from koordebpf.state.measured import OTHERS, MemoryParts, OutsideMeasure
 from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.stalls.sums import ScanSums
 from koordebpf.units import MIB, PAGE_BYTES
@@ -371,16 +371,17 @@ def _less(whole: MemoryParts, below: Sequence[MemoryParts]) -> MemoryParts:
     return MemoryParts(usage, **lru, slab_reclaimable_bytes=slab, kernel_bytes=kernel)
 
 
-def outside_measures(held: Mapping[str, int]) -> tuple[OutsideMeasure, ...]:
-    """Return the largest ones of these, by path, and the rest as one with the path `others`.
+def largest(found: Iterable[OutsideMeasure]) -> tuple[OutsideMeasure, ...]:
+    """Return the largest ones of these, and the rest as one with the path `others`; without those that hold nothing.
 
-    >>> [(each.path, each.held_bytes) for each in outside_measures({"a": 0, "b": 2, "": 3})]
-    [('', 3), ('b', 2)]
+    >>> [each.path for each in largest([OutsideMeasure("a", 0), OutsideMeasure("b", 2), OutsideMeasure("", 3)])]
+    ['', 'b']
     """
-    rows = sorted(((path, count) for path, count in held.items() if count), key=lambda row: (-row[1], row[0]))
-    if rest := sum([count for _, count in rows[_MOST_OUTSIDE:]]):
-        rows[_MOST_OUTSIDE:] = [("others", rest)]
-    return tuple(OutsideMeasure(path, count) for path, count in rows)
+    rows = sorted((each for each in found if each.held_bytes), key=lambda each: (-each.held_bytes, each.path))
+    if rest := rows[_MOST_OUTSIDE:]:
+        held, kernel = sum([each.held_bytes for each in rest]), sum([each.kernel_bytes for each in rest])
+        rows[_MOST_OUTSIDE:] = [OutsideMeasure(OTHERS, held, kernel)]
+    return tuple(rows)
 
 
 def memcg_samples(watch: NodeWatch) -> list[MemcgSample]:
