@@ -294,10 +294,7 @@ class CpuCollector(Closing):
         Raises:  KernelFileError: garbage. CgroupGone: the node's own cgroup was removed.
         """
         topology, manager = self._topology.read(), self._manager.read()
-        isolated = set_apart(topology.isolated, manager.shared if manager is not None else ())
-        node_ns, isolated_ns = self._node_ns(isolated)
-        node_used = self._rates.millicpu(_NODE, now_ns, node_ns)
-        on_isolated = None if isolated_ns is None else self._rates.millicpu(_ISOLATED, now_ns, isolated_ns)
+        node_used, on_isolated = self._node_used(now_ns, topology.isolated, manager)
         root, parent = self._owners.root, self._owners.parent
         be_used, be_burst = self._used(root, now_ns, is_be=False) if root is not None else (None, None)
         # Also where it is not asked for: a look takes the two from each other, so that they need the same samples.
@@ -314,7 +311,7 @@ class CpuCollector(Closing):
                 pods,
                 None if each_pod else others,
                 applications,
-                msgspec.UNSET if on_isolated is None else on_isolated,
+                on_isolated,
             )
         be_cgroups, be_quota = self._best_effort.read(), self._quota()
         measured = CpuMeasured(
@@ -400,7 +397,16 @@ class CpuCollector(Closing):
         more = None if burst is None or be_burst is None else max(burst - be_burst, 0)
         return OtherPodsCpu(max(used - be_used, 0), more)
 
-    # Of the node, and of those CPUs of it; None: they are not told apart.
+    # Over the window, of the node and of its isolated CPUs that the kubelet does not share out.
+    def _node_used(
+        self, now_ns: int, isolated: Collection[int], manager: CpuManager | None
+    ) -> tuple[int | None, int | msgspec.UnsetType]:
+        apart = set_apart(isolated, manager.shared if manager is not None else ())
+        node_ns, isolated_ns = self._node_ns(apart)
+        used = None if isolated_ns is None else self._rates.millicpu(_ISOLATED, now_ns, isolated_ns)
+        return self._rates.millicpu(_NODE, now_ns, node_ns), msgspec.UNSET if used is None else used
+
+    # None: they are not told apart.
     def _node_ns(self, isolated: Collection[int]) -> tuple[int, int | None]:
         if self._stat is None:
             assert self._node_cgroup is not None  # one of the two, by the node's path

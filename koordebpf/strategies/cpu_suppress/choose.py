@@ -62,8 +62,8 @@ def be_amount(cpu: CpuView, usage: CpuUsage, threshold_percent: int, min_percent
     BE = capacity · threshold − pods − host applications − max(node − pods − host applications − best-effort, reserved)
 
     A burst takes CPU from best-effort pods at once, where it was measured; it does not make the system's share smaller.
-    CPUs that the kernel keeps from ordinary tasks are no part of the capacity, and what is used of them counts for
-    nobody: best-effort pods could not have it.
+    CPUs that the kernel keeps from ordinary tasks are no part of the capacity, and what is used of them is not
+    subtracted: best-effort pods could not have it.
 
     Source:  koordinator pkg/koordlet/qosmanager/helpers/calculator.go.
     """

@@ -114,11 +114,9 @@ def trim(
     if before is None or now_ns <= before.at_ns:
         return fresh
     stalled_us = gained(pod.stalled_us, before.begin_stalled_us)
-    refaulted = gained(pod.refaulted_pages, before.begin_refaulted_pages)
-    if stalled_us is None or refaulted is None:
+    if stalled_us is None or (refaulted := gained(pod.refaulted_pages, before.begin_refaulted_pages)) is None:
         return fresh
-    stalled = stalled_us * NS_PER_US / (now_ns - before.at_ns)
-    came_back_bytes = refaulted * PAGE_BYTES
+    stalled, came_back_bytes = stalled_us * NS_PER_US / (now_ns - before.at_ns), refaulted * PAGE_BYTES
     looked = PodTrim(
         now_ns,
         pod.stalled_us,

@@ -336,7 +336,7 @@ class TestSystemMemory:
         free = replace(self.SHORT, available_bytes=32 * GIB)
         state, met = SystemMemoryState(), []
         for at_s in range(0, 200, 10):
-            stolen = 20_000 * (at_s - 70 if at_s >= 70 else at_s)  # anew at 70 s
+            stolen = 20_000 * (at_s - 70 if at_s >= 70 else at_s)  # from 0 again at 70 s
             looked = seen(kpod("a", "shared_cores"), at_s=at_s, system=replace(free, stolen_pages=stolen))
             found = SYSTEM_MEMORY.judge(looked, state, settings)
             state = found.state
