@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from koordebpf import __version__
-from koordebpf.cli.echo import checked_output, echo
+from koordebpf.cli.echo import checked_output, echo, flush_output
 from koordebpf.errors import KoordebpfError, OutputError
 
 _READER_ENDED = 141  # 128 + SIGPIPE, as of a program that the signal ends
@@ -116,8 +116,7 @@ def _run_group(group: click.Group, arguments: list[str] | None, name: str) -> An
         try:
             return group.main(arguments, prog_name=name)
         finally:
-            if sys.stdout is not None:  # a process may be started without one
-                sys.stdout.flush()
+            flush_output()
     except OutputError as error:
         if error.is_closed:
             sys.exit(_READER_ENDED)

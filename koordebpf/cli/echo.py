@@ -70,6 +70,15 @@ def checked_output() -> Iterator[None]:
         sys.stdout = before
 
 
+def flush_output() -> None:
+    """Write what is left.
+
+    Raises:  OutputError: standard output takes no more.
+    """
+    if sys.stdout is not None:  # a process may be started without one
+        sys.stdout.flush()
+
+
 def echo_bytes(chunk: bytes) -> None:
     """Write bytes to standard output, which must be a file or a pipe.
 

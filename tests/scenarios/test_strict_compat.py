@@ -19,6 +19,7 @@ from koordebpf.state.view import Frame
 from koordebpf.tools.plan import Case
 from koordebpf.units import MIB
 from tests.scenarios import test_daemon_sets as daemon_sets
+from tests.scenarios import test_unexplained_memory as unexplained
 from tests.support.values.builders import (
     NOW_NS,
     PodAndMeasure,
@@ -222,3 +223,16 @@ def test_a_grace_period_is_the_pods_own() -> None:
 def test_a_pod_of_a_daemon_set_is_evicted_each_time() -> None:
     node = daemon_sets.Node(EvictSettings(strict_compat=True))
     assert [names(node.round(daemon_sets.ABOVE)) for _ in range(3)] == [["logs-1"], ["logs-2"], ["logs-3"]]
+
+
+def test_swap_in_zram_and_a_virtual_machine_count_for_the_node_only():
+    vm = unexplained.holding("vm", elsewhere_bytes=500 * MIB)
+    ours, strict = both(unexplained.node([*unexplained.QUIET, vm]))
+    assert names(ours) == ["vm"]
+    assert sorted(names(strict)) == ["quiet-0", "quiet-1", "quiet-2", "quiet-3"]
+
+
+def test_memory_that_is_no_pods_holds_no_pod_back():
+    ours, strict = (unexplained.decided(unexplained.node(), strict_compat=each) for each in (False, True))
+    assert (unexplained.codes(ours), unexplained.gone(ours)) == (["unexplained_memory"], [])
+    assert (unexplained.codes(strict), len(unexplained.gone(strict))) == ([], 4)

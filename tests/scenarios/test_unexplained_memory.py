@@ -116,15 +116,6 @@ class TestTheThreeNodes:
         decision = decided(node([*QUIET, holding("vm", elsewhere_bytes=500 * MIB)]))
         assert gone(decision) == ["vm"]
 
-    def test_with_compat_strict_the_neighbours_are_evicted(self) -> None:
-        vm = holding("vm", elsewhere_bytes=500 * MIB)
-        assert set(gone(decided(node([*QUIET, vm]), strict_compat=True))) == {
-            "quiet-0",
-            "quiet-1",
-            "quiet-2",
-            "quiet-3",
-        }
-
     def test_zfs_its_cache_costs_no_pod(self) -> None:
         decision = decided(node(of_node={"uncharged": UnchargedMemory(arc_bytes=500 * MIB)}))
         assert (gone(decision), codes(decision)) == ([], [GUARD])
@@ -164,8 +155,7 @@ class TestWhatOpensIt:
         old = (StallSample(at_ns=NOW_NS - 6 * NS_PER_S),)
         assert codes(decided(node(stalls=old))) == []
 
-    def test_compat_strict_and_the_setting(self) -> None:
-        assert codes(decided(node(), strict_compat=True)) == []
+    def test_the_setting(self) -> None:
         assert codes(decided(node(), limits=GuardLimits(unexplained_max_ratio=None))) == []
         # 500 MiB beyond what is usual, of which 70 are to be released.
         assert codes(decided(node(), limits=GuardLimits(unexplained_max_ratio=7.0))) == [GUARD]
