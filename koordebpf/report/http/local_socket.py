@@ -39,14 +39,16 @@ class LocalSocket:
         self._folder = folder
         self._hidden = f".{secrets.token_hex(8)}"
         self._inode: int | None = None
+        self._fd = -1
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             os.fchmod(self.sock.fileno(), 0o600)  # what the file is made with
             self._fd = _bound(self.sock, folder, self._hidden)
-        except OSError:
+            _remove_dead(folder)
+        except BaseException:
+            self.withdraw()
             self.sock.close()
             raise
-        _remove_dead(folder)
 
     def publish(self) -> None:
         """Give the file its name; the socket is listened on by now."""
@@ -154,7 +156,7 @@ def _bound(sock: socket.socket, folder: Path, name: str) -> int:
             if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise PermissionError(errno.EPERM, "it belongs to another user, or others may write to it")
             sock.bind(_short(fd, name))
-        except OSError as error:
+        except BaseException as error:
             if fd >= 0:
                 os.close(fd)
             # The folder of an agent that ends is removed with it.

@@ -185,7 +185,7 @@ class DecisionServer:
         self._listener = HttpListener(local.sock, answer, name="decisions", begin=begin)
         try:
             local.publish()
-        except OSError:
+        except BaseException:
             self.close()
             raise
 
