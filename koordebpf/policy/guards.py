@@ -182,8 +182,9 @@ class UseGuard(msgspec.Struct, frozen=True):
 def unexplained_memory(view: NodeView, plan: Plan, limits: GuardLimits) -> UseGuard | None:
     """Return the guard `unexplained_memory`; None: it is open, or holds no victim of the plan.
 
-    It judges only what is known: a frame must tell of the cgroups outside pods, and how long pods stall. No tenant can
-    close it with memory of its own, which is charged to its pod wherever it is.
+    It judges only what is known: a frame must tell of the cgroups outside pods, and how long pods stall. What a tenant
+    holds is charged to its pod, but for packet rings and, on cgroup v1, TCP and UDP buffers: with those it can close
+    the guard, until the node is nearly full or latency-sensitive pods stall.
     """
     need = max(
         (
@@ -213,7 +214,7 @@ def is_unusual(balance: MemoryBalance, more_bytes: float = 0) -> bool:
     return balance.unowned_bytes - balance.total_bytes * _USUAL_RATIO > more_bytes
 
 
-# Latency-sensitive pods wait for memory, or an OOM kill is near. What is not known counts as such.
+# Latency-sensitive pods wait for memory, or an OOM kill is near; also where that is not known.
 def _is_urgent(view: NodeView) -> bool:
     used, forecast = view.used_bytes, view.forecast
     if used is None or used >= view.measured.node.total_bytes * _FULL_RATIO:
