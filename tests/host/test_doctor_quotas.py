@@ -109,7 +109,7 @@ def test_who_has_more_than_its_limit_is_named(left_raised: LeftRaised) -> None:
 
 def test_a_quota_above_its_limit_does_not_degrade_the_agent(left_raised: LeftRaised) -> None:
     (before, calm), (after, report) = left_raised.calm, left_raised.raised
-    assert [each["reason"] != "" for each in (*calm["notes"], *report["notes"])] == [False, True]
+    assert [each is not None and each["reason"] != "" for each in map(noted, (calm, report))] == [False, True]
     assert (after, report["health"]) == (before, calm["health"])
     assert [each["works"] for each in report["sources"]] == [each["works"] for each in calm["sources"]]
 

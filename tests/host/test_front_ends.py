@@ -300,7 +300,7 @@ class TestTrace:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline().startswith("TIME ")
         process.stdout.close()
-        assert process.wait(timeout=TIMEOUT_S) == 1  # as click has it for EPIPE
+        assert process.wait(timeout=TIMEOUT_S) == 141
         assert "Traceback" not in process.stderr.read()
         process.stderr.close()
 
