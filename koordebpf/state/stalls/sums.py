@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -77,6 +78,7 @@ class _Layout:
         self.slices = {uid: each for uid, each in slices.items() if isinstance(uid, str)}
         self.outside = {top: each for top, each in slices.items() if isinstance(top, int)}
         self.cut_ids = {top: tuple([ids[row] for row in rows]) for top, rows in self.cuts.items()}
+        self.cut_numbers = {top: _Cuts(rows) for top, rows in self.cuts.items()}
 
     def ends(self) -> list[int]:
         """Return for each row where what is below it ends: rows are in the order of a walk, parents first."""
@@ -88,6 +90,17 @@ class _Layout:
                     self._ends[above.pop()] = row
                 above.append(row)
         return self._ends
+
+
+class _Cuts:
+    # Gets of a scan's numbers those of some rows: a fifth of the time of asking for one after the other.
+    def __init__(self, rows: Sequence[int]) -> None:
+        self.usages, self.swaps, self.slabs = (_picker(rows, at) for at in (_USAGE_AT, MEMCG_SWAP_AT, _SLAB_AT))
+
+
+def _picker(rows: Sequence[int], at: int) -> Callable[[Any], Iterable[int]]:
+    places = [row * MEMCG_WORDS + at for row in rows]
+    return itemgetter(*places) if len(places) > 1 else lambda numbers: (numbers[places[0]],)
 
 
 class _PodRows(NamedTuple):
@@ -197,15 +210,14 @@ class ScanSums:
         layout = self._layout
         numbers, found = self._numbers, list[Subtree]()
         for top, slices in layout.outside.items():
-            row, cuts = layout.row_of[top], layout.cuts.get(top, ())
-            usage, swap, slab = (self._at(row, at) for at in (_USAGE_AT, MEMCG_SWAP_AT, _SLAB_AT))
-            if cuts:
+            row, cuts = layout.row_of[top], layout.cut_numbers.get(top)
+            usage, swap, slab = self._at(row, _USAGE_AT), self._at(row, MEMCG_SWAP_AT), self._at(row, _SLAB_AT)
+            if cuts is not None:
                 # Read one after the other: those below may have grown meanwhile.
-                usage = max(usage - sum([numbers[each * MEMCG_WORDS + _USAGE_AT] for each in cuts]), 0)
-                swap = max(swap - sum([numbers[each * MEMCG_WORDS + MEMCG_SWAP_AT] for each in cuts]), 0) if swap else 0
+                usage = max(usage - sum(cuts.usages(numbers)), 0)
+                swap = max(swap - sum(cuts.swaps(numbers)), 0) if swap else 0
                 if slab < NOT_KNOWN:
-                    below = [numbers[each * MEMCG_WORDS + _SLAB_AT] for each in cuts]
-                    slab = max(slab - sum([each for each in below if each < NOT_KNOWN]), 0)
+                    slab = max(slab - sum([each for each in cuts.slabs(numbers) if each < NOT_KNOWN]), 0)
             its = _PodRows(top, usage, swap, slab, self._joined(slices))
             known = self._pods_before.get(top)
             if known is None or known[0] != its:

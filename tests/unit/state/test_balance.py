@@ -79,7 +79,7 @@ def test_a_pods_swap_counts_as_what_zram_holds_for_it() -> None:
     assert (hog.memory.held_bytes, other.memory.held_bytes) == (2 * GIB, GIB)
     balance = memory_balance(seen, 12 * GIB)
     assert balance is not None
-    assert [each.swapped_bytes for each in balance.pods] == [GIB, 0]
+    assert (balance.pods_bytes, balance.swapped_bytes) == (3 * GIB, GIB)
     assert balance.named == {"zram": GIB // 2}
 
 
