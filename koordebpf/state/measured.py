@@ -273,8 +273,8 @@ class MeasuredParts(dict[str, Any]):
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One sampling of the node: everything in it was read after `since_ns`.
 
-    `outside`: the cgroups beside those of pods, as far as they hold most; the last one, with the path `others`, is the
-    rest. None: not measured. `parts`: of a strategy that is left out nothing was measured.
+    `outside`: the cgroups beside those of pods, as far as they hold most, read up to 0.2 s earlier; the last one, with
+    the path `others`, is the rest. None: not measured. `parts`: of a strategy that is left out nothing was measured.
     """
 
     now_ns: NotNegative  # CLOCK_MONOTONIC at the end of the reading

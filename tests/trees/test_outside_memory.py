@@ -9,9 +9,10 @@ from typing import Literal
 
 import pytest
 
+from koordebpf.collect.memory import collector
 from koordebpf.collect.memory.files import largest
 from koordebpf.state.measured import Measured, OutsideMeasure
-from koordebpf.units import MIB, PAGE_BYTES
+from koordebpf.units import MIB, NS_PER_S, PAGE_BYTES
 from tests.support.played_signals import StalledNode, memcg
 
 LRU = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
@@ -49,9 +50,23 @@ class Node(StalledNode):
 
 
 @pytest.fixture(params=[1, 2])
-def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
+def node(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr(collector, "_OUTSIDE_NS", 0)  # each reading is of that moment
     with contextlib.closing(Node(tmp_path, request.param)) as made:
         yield made
+
+
+def test_in_the_hundred_rounds_a_second_of_a_shortage_it_is_read_a_few_times(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.hold(SYSTEM, 300, 10, 20, 100, 50, 5)
+    first = node.measured()
+    node.hold(SYSTEM, 400, 110, 20, 100, 50, 5)
+    monkeypatch.setattr(collector, "_OUTSIDE_NS", NS_PER_S)
+    assert node.measured() == first
+    node.make("new.slice")
+    node.watch.rescan()
+    assert node.measured()[SYSTEM] == first[SYSTEM] + 100
 
 
 def test_files_say_what_each_child_of_the_node_holds_without_page_cache_and_pods(node: Node):

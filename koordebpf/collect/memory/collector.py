@@ -39,8 +39,9 @@ from koordebpf.state.measured import (
 )
 from koordebpf.state.series.growth import GrowthTable
 from koordebpf.state.stalls.sums import LimitedCgroup, Row, ScanSums, cgroup_used_bytes, packed
-from koordebpf.units import PAGE_BYTES
+from koordebpf.units import NS_PER_MS, PAGE_BYTES
 
+_OUTSIDE_NS = 200 * NS_PER_MS  # Why: it takes 5 % of a round, and of these there are a hundred a second in a shortage
 log = logging.getLogger(__name__)
 _NOT_READ = (NOT_KNOWN, 0, 0, 0, 0)  # reclaimable slab and the four events of a row: they are not summed up
 # Keys of the node in the growth table: what it uses, and its usage with page cache.
@@ -256,6 +257,8 @@ class MemoryCollector:
         self._stats = MemoryStats(scope, index)
         self.pressure = PressureFiles(scope, index)
         self._levels: _Levels | None = None
+        # When it was measured, and of which version of the index; none yet.
+        self._outside: tuple[int, int, tuple[OutsideMeasure, ...]] = (0, -1, ())
         # What `node` made of the last scan, if it was its, and when that began.
         self._scanned: tuple[NodeMeasure, int] | None = None
 
@@ -427,13 +430,16 @@ class MemoryCollector:
         }
         return self._stats.complete(memories, [levels.cgroups[uid] for uid in shmem_uids if uid in levels.cgroups])
 
-    # With the memory of pods, to which is added what they have outside of their own cgroups.
+    # With the memory of pods, to which is added what they have outside of their own cgroups: without that it is summed
+    # up several times a second at most.
     def _measure_outside(
         self, sums: ScanSums, memories: Mapping[int, MemoryParts]
     ) -> tuple[tuple[OutsideMeasure, ...], Mapping[int, MemoryParts]]:
-        outside = self._stats.outside
+        outside, sandboxes, prefix = self._stats.outside, self._index.sandboxes(), self._scope.node_path
+        now_ns, version, (at_ns, of_version, last) = self._now_ns(), self._index.version, self._outside
+        if not sandboxes and version == of_version and now_ns - at_ns < _OUTSIDE_NS:
+            return last, memories
         found = outside.of_scan(sums, memories) if self._scan.can_scan else outside.of_files(memories)
-        sandboxes, prefix = self._index.sandboxes(), self._scope.node_path
         around: list[OutsideMeasure] = []
         elsewhere: dict[int, MemoryParts] = {}
         for cgroup_id, memory in found:
@@ -443,7 +449,9 @@ class MemoryCollector:
             elif (path := self._index.path(cgroup_id)) is not None:
                 name = path.removeprefix(prefix).lstrip("/")
                 around.append(OutsideMeasure(name, memory.held_bytes, memory.kernel_bytes or 0))
-        return largest(around), {**memories, **elsewhere} if elsewhere else memories
+        last = largest(around)
+        self._outside = now_ns, version, last
+        return last, {**memories, **elsewhere} if elsewhere else memories
 
     def close(self) -> None:
         """Close every fd."""
