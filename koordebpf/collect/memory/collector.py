@@ -257,8 +257,6 @@ class MemoryCollector:
         self._stats = MemoryStats(scope, index)
         self.pressure = PressureFiles(scope, index)
         self._levels: _Levels | None = None
-        # When it was measured, and of which version of the index; none yet.
-        self._outside: tuple[int, int, tuple[OutsideMeasure, ...]] = (0, -1, ())
         # What `node` made of the last scan, if it was its, and when that began.
         self._scanned: tuple[NodeMeasure, int] | None = None
 
@@ -436,7 +434,7 @@ class MemoryCollector:
         self, sums: ScanSums, memories: Mapping[int, MemoryParts]
     ) -> tuple[tuple[OutsideMeasure, ...], Mapping[int, MemoryParts]]:
         outside, sandboxes, prefix = self._stats.outside, self._index.sandboxes(), self._scope.node_path
-        now_ns, version, (at_ns, of_version, last) = self._now_ns(), self._index.version, self._outside
+        now_ns, version, (at_ns, of_version, last) = self._now_ns(), self._index.version, outside.kept
         if not sandboxes and version == of_version and now_ns - at_ns < _OUTSIDE_NS:
             return last, memories
         found = outside.of_scan(sums, memories) if self._scan.can_scan else outside.of_files(memories)
@@ -450,7 +448,7 @@ class MemoryCollector:
                 name = path.removeprefix(prefix).lstrip("/")
                 around.append(OutsideMeasure(name, memory.held_bytes, memory.kernel_bytes or 0))
         last = largest(around)
-        self._outside = now_ns, version, last
+        outside.kept = now_ns, version, last
         return last, {**memories, **elsewhere} if elsewhere else memories
 
     def close(self) -> None:

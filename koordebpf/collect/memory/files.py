@@ -266,6 +266,8 @@ class OutsideMemory(_KeptStats):
     def __init__(self, scope: NodeScope, index: CgroupIndex) -> None:
         super().__init__(scope, index)
         self._version = -1
+        # What was made of it last: when, and of which version of the index; nothing yet.
+        self.kept: tuple[int, int, tuple[OutsideMeasure, ...]] = (0, -1, ())
         self._cuts: dict[int, tuple[int, ...]] = {}  # by files: highest cgroups, with what is another's right below
 
     def of_scan(self, sums: ScanSums, pods: Mapping[int, MemoryParts]) -> list[tuple[int, MemoryParts]]:
