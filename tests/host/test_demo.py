@@ -267,5 +267,5 @@ def test_a_closed_pipe_ends_it_cleanly() -> None:
         running.wait_for("worker", "ready", "hog")
         assert running.process.stdout is not None
         running.process.stdout.close()
-        assert running.process.wait(patience(60)) == 1
+        assert running.process.wait(patience(60)) == 141
         assert running.left() == []

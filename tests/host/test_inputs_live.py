@@ -42,7 +42,7 @@ ANSWERS = {
     "Measured.parts.bePageCacheSuppress",  # measured once the machine refaults
     "PodDirectories.volumes",  # there are none
     "KatalystMeasured.remote_plugins",
-    "HooksMeasured.applications",
+    *("HooksMeasured.applications", "HooksMeasured.isolated"),
     *("BlockIOMeasured.devices", "BlockIOMeasured.groups"),  # of limits that no NodeSLO sets
     "Measured.parts.suppress",  # of a round that a burst began
     "BeQuota.quota_us",
@@ -77,7 +77,7 @@ ELSEWHERE = {
         *("ResctrlMeasured.mb", "ResctrlMeasured.pods"),
     ),
     "host/test_scenarios.py": ("LedgerView.rows", "Party.uid", "PodMeasure.stall", "PodView.stall"),
-    "node/test_bound_cpus.py": ("CpuManager.pinned",),
+    "node/test_bound_cpus.py": ("CpuManager.pinned", "CpuManager.shared"),
 }
 
 
