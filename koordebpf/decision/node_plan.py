@@ -79,7 +79,6 @@ def decide_node(
         if (made := decisions.get(each.name)) is not None and made.skipped != GATE_OFF
     }
     memory = memory_balance(view.measured, view.used_bytes)
-    memory = memory if memory is not None and memory.is_whole else None
     return NodePlan(**msgspec.structs.asdict(plan), stall_net=stalls, strategies=shown, memory=memory)
 
 

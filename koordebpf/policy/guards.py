@@ -200,9 +200,7 @@ def unexplained_memory(view: NodeView, plan: Plan, limits: GuardLimits) -> UseGu
     if ratio is None or not need or _is_urgent(view):
         return None
     balance = memory_balance(view.measured, view.used_bytes)
-    if balance is None or not balance.is_whole:
-        return None
-    if not is_unusual(balance, ratio * need):
+    if balance is None or not is_unusual(balance, ratio * need):
         return None
     sentence = f"{balance.sentence()}: only a pod that alone releases {format_bytes(need)} is evicted"
     guard = UseGuard(ClosedGuard("unexplained_memory", sentence), need)

@@ -21,7 +21,7 @@ ZRAM, ARC, HUGETLB, KERNEL, BALLOON = "zram", "ZFS ARC", "hugetlb", "kernel", "b
 
 
 class MemoryBalance(msgspec.Struct, frozen=True):
-    """The parts of `used_bytes`. `is_whole`: cgroups outside pods were measured; else they are unexplained too.
+    """The parts of `used_bytes`.
 
     `pods_bytes`: of those that were measured, strays too, `swapped_bytes` of it is what zram holds for their swap.
     `named` has what holds anything at all.
@@ -34,7 +34,6 @@ class MemoryBalance(msgspec.Struct, frozen=True):
     outside: tuple[OutsideMeasure, ...]
     named: Mapping[str, int]
     unexplained_bytes: int
-    is_whole: bool = True
 
     @property
     def outside_bytes(self) -> int:
@@ -85,31 +84,28 @@ def _with_swap(pod: PodMeasure, per_swap: float) -> PodMeasure:
 
 
 def memory_balance(measured: Measured, used_bytes: int | None) -> MemoryBalance | None:
-    """Return the parts of `used_bytes` of a node; None: that is not known.
+    """Return the parts of `used_bytes` of a node; None: that, or what cgroups outside pods hold, is not known.
 
     Cost:    0.3 µs a pod.
     """
-    if used_bytes is None:
-        return None
     node, outside = measured.node, measured.outside
+    if used_bytes is None or outside is None:
+        return None
     memories = [each.memory for each in measured.pods if each.memory is not None]
     memories += [each.memory for each in measured.strays if each.memory is not None]
     kernel = sum([each.kernel_bytes or 0 for each in memories])
     lists = sum([each.inactive_anon_bytes + each.active_anon_bytes + each.unevictable_bytes for each in memories])
     swapped = int(sum([each.swap_bytes for each in memories]) * ram_per_swap(node.uncharged))
     pods = lists + kernel + swapped + sum([each.elsewhere_bytes for each in memories])
-    around = tuple(outside or ())
-    named = _named(node.uncharged, kernel + sum([each.kernel_bytes for each in around]), swapped)
-    unexplained = used_bytes - pods - sum([each.held_bytes for each in around]) - sum(named.values())
-    return MemoryBalance(
-        node.total_bytes, used_bytes, pods, swapped, around, named, unexplained, is_whole=outside is not None
-    )
+    named = _named(node.uncharged, kernel + sum([each.kernel_bytes for each in outside]), swapped)
+    unexplained = used_bytes - pods - sum([each.held_bytes for each in outside]) - sum(named.values())
+    return MemoryBalance(node.total_bytes, used_bytes, pods, swapped, outside, named, unexplained)
 
 
 def memory_parts(measured: Measured, used_bytes: int | None) -> dict[str, int] | None:
-    """Return the parts of `used_bytes` by name; None: that, or what cgroups outside pods hold, is not known."""
+    """Return the parts of `memory_balance` by name; None: there is none."""
     balance = memory_balance(measured, used_bytes)
-    return balance.parts() if balance is not None and balance.is_whole else None
+    return None if balance is None else balance.parts()
 
 
 # What the kernel holds of cgroups is in its own counters too; what zram holds of pods is theirs.

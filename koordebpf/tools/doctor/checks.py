@@ -255,7 +255,7 @@ def _memory_note(watch: NodeWatch) -> list[SignalSource]:
     with contextlib.closing(MemoryCollector(watch.scope, watch.signals, watch.index)) as collector:
         measured = collector.everything({}, (), None)
     balance = memory_balance(measured, measured.node.used_bytes)
-    if balance is None or not balance.is_whole:
+    if balance is None:
         return []
     parts = ", ".join(f"{name} {format_bytes(held)}" for name, held in balance.parts().items())
     how = f"{format_bytes(balance.used_bytes)}: {parts}"
