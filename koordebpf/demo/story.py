@@ -22,6 +22,7 @@ from typing import IO, NoReturn
 import msgspec
 
 import koordebpf
+from koordebpf.collect.memory.files import parts_of
 from koordebpf.collect.scope import open_scope, signal_request
 from koordebpf.demo.node import DemoNode, NodeCgroup, demo_node, write_agent_config
 from koordebpf.demo.output import Event, StoryOutput, Tell
@@ -268,15 +269,7 @@ class NodeObserver:
             if (memory := sums.all(self._root_id)) is None:
                 raise CgroupGone(str(self._node.path))
             return msgspec.structs.replace(memory, slab_reclaimable_bytes=slab_reclaimable)
-        return MemoryParts(
-            stat.usage_bytes,
-            stat.inactive_anon_bytes,
-            stat.active_anon_bytes,
-            stat.inactive_file_bytes,
-            stat.active_file_bytes,
-            stat.unevictable_bytes,
-            slab_reclaimable_bytes=slab_reclaimable,
-        )
+        return parts_of(stat)
 
     def pod_usage_bytes(self) -> dict[str, int]:
         """Return each pod's raw usage."""

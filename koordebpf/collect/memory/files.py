@@ -307,7 +307,7 @@ class OutsideMemory(_KeptStats):
             self._version, self._cuts = self._index.version, self._nesting()
         self.keep_only(self._cuts)
         stats = {top: stat for top in self._cuts if (stat := self._stat(top)) is not None}
-        wholes = {top: _parts_of(stat) for top, stat in stats.items()}
+        wholes = {top: parts_of(stat) for top, stat in stats.items()}
         return [
             (top, _less(whole, [each for cut in self._cuts[top] if (each := wholes.get(cut) or pods.get(cut))]))
             for top, whole in wholes.items()
@@ -351,7 +351,8 @@ def _without(stat: CgroupMemoryStat, anon_bytes: int, file_bytes: int) -> Cgroup
     )
 
 
-def _parts_of(stat: CgroupMemoryStat) -> MemoryParts:
+def parts_of(stat: CgroupMemoryStat) -> MemoryParts:
+    """Return a cgroup's memory as its memory.stat has it, without what only a scan or another file tells."""
     return MemoryParts(
         stat.usage_bytes,
         stat.inactive_anon_bytes,
