@@ -143,7 +143,7 @@ def decide_tick(tick: TickFrame, view: NodeView, facts: Sequence[PodFacts] | Non
         plan = arbitrate(view, settings.eviction, [each for made in decisions.values() for each in made.demands])
     guards = closed_guards(tick.guards, settings.guards)
     holding = without_stale(guards) if lost else guards
-    use_guard = None if settings.eviction.strict_compat else unexplained_memory(view, plan, settings.guards)
+    use_guard = unexplained_memory(view, plan, settings.guards, strict=settings.eviction.strict_compat)
     kept = {
         name: replace(made, demands=()) if made.demands else made
         for name, made in decisions.items()

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from koordebpf.policy.credit import candidate_credit
+from koordebpf.policy.detect.stall_evict import recent_samples
 from koordebpf.policy.evict.exemptions import ALWAYS_PROTECTED_NAMESPACES
 from koordebpf.policy.plan import Plan, Victim
 from koordebpf.slo.pods.qos import SYSTEM_CRITICAL_PRIORITY
@@ -24,7 +25,6 @@ _USUAL_RATIO = 0.1
 _FULL_RATIO = 0.95  # Why: a burst of 1 GiB/s fills the rest of a node of 16 GiB within a second
 _SOON_NS = 10 * NS_PER_S  # Why: an eviction takes a second or two to give memory back, and there may be several
 _STALLS_RATIO = 0.01  # Why: a hundredth of its time is what a latency-sensitive pod's tail shows
-_STALLS_NS = 5 * NS_PER_S  # Why: half of what a sample averages
 
 
 class EmergencySettings(msgspec.Struct, frozen=True):
@@ -179,8 +179,10 @@ class UseGuard(msgspec.Struct, frozen=True):
         return not victim.for_use or candidate_credit(victim.candidate, USED) >= self.need_bytes
 
 
-def unexplained_memory(view: NodeView, plan: Plan, limits: GuardLimits) -> UseGuard | None:
+def unexplained_memory(view: NodeView, plan: Plan, limits: GuardLimits, *, strict: bool = False) -> UseGuard | None:
     """Return the guard `unexplained_memory`; None: it is open, or holds no victim of the plan.
+
+    With `strict` it is open: Koordinator has no such guard.
 
     It judges only what is known: a frame must tell of the cgroups outside pods, and how long pods stall. What a tenant
     holds is charged to its pod, but for packet rings and, on cgroup v1, TCP and UDP buffers: with those it can close
@@ -197,7 +199,7 @@ def unexplained_memory(view: NodeView, plan: Plan, limits: GuardLimits) -> UseGu
         default=0,
     )
     ratio = limits.unexplained_max_ratio
-    if ratio is None or not need or _is_urgent(view):
+    if strict or ratio is None or not need or _is_urgent(view):
         return None
     balance = memory_balance(view.measured, view.used_bytes)
     if balance is None or not is_unusual(balance, ratio * need):
@@ -226,8 +228,8 @@ def _is_urgent(view: NodeView) -> bool:
 def _stalled_ratio(view: NodeView) -> float | None:
     # The share of the last seconds in which a latency-sensitive pod waited for the node's memory, at most; of the node,
     # where nothing times the stalls of pods. None: neither is measured.
-    samples, psi = view.measured.stall_window, view.measured.node.psi_some
-    if samples and view.now_ns - samples[-1].at_ns <= _STALLS_NS:
+    samples, psi = recent_samples(view), view.measured.node.psi_some
+    if samples:
         return samples[-1].at_most_ratio
     return None if psi is None else psi.avg10 / 100
 

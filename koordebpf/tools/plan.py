@@ -67,7 +67,7 @@ class Case(msgspec.Struct, frozen=True):
         """
         view = view_of_frame(self.frame, strict=self.eviction.strict_compat)
         plan = decide_node(view, self.eviction, self.strategies, self.states)
-        use_guard = None if self.eviction.strict_compat else unexplained_memory(view, plan, self.limits)
+        use_guard = unexplained_memory(view, plan, self.limits, strict=self.eviction.strict_compat)
         guards = self.guards if use_guard is None else (*self.guards, use_guard.guard)
         return replace(plan, guards=guards, dead_man=self._dead_man(view))
 

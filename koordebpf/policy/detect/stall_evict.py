@@ -74,10 +74,16 @@ def stall_evict(view: NodeView, full_percent: int, seconds: int, *, strict: bool
     )
 
 
+def recent_samples(view: NodeView) -> tuple[StallSample, ...]:
+    """Return how latency-sensitive pods stalled, the newest last; (): nothing recent is known."""
+    samples = view.measured.stall_window
+    return samples if samples and view.now_ns - samples[-1].at_ns <= _GAP_NS else ()
+
+
 # None: nothing recent is known.
 def _evidence(view: NodeView, threshold: float, seconds: int) -> StallEvidence | None:
-    samples = view.measured.stall_window
-    if not samples or view.now_ns - samples[-1].at_ns > _GAP_NS:
+    samples = recent_samples(view)
+    if not samples:
         return None
     newest = samples[-1]
     return StallEvidence(
