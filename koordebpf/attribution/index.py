@@ -318,8 +318,8 @@ class CgroupIndex:
             cgroup_id = node.parent_id
         return ()
 
-    def apart(self) -> Collection[int]:
-        """Return the cgroups outside of pods that are told apart from what is around them.
+    def subtree_roots(self) -> Collection[int]:
+        """Return the cgroups outside of pods that are measured by themselves, without the cgroups around them.
 
         They are the kubelet's directories and `sandboxes`, the same ones as long as `version` is the same.
         """

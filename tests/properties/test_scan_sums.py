@@ -41,15 +41,15 @@ def test_scans_one_after_the_other_come_to_what_each_comes_to_alone(
 ) -> None:
     owners: dict[int, str | None] = {}
     version, before = 0, None
-    heads: set[int] = set()
+    roots: set[int] = set()
     for _ in range(4):
         if not owners or data.draw(st.booleans()):
             owners = {cgroup_id: data.draw(st.sampled_from(_UIDS)) for cgroup_id, _ in tree}
-            heads = data.draw(st.sets(st.sampled_from([cgroup_id for cgroup_id, _ in tree])))
+            roots = data.draw(st.sets(st.sampled_from([cgroup_id for cgroup_id, _ in tree])))
             version += 1
         rows = packed(data.draw(_rows(tree)))
-        now = ScanSums(rows, owners.get, 10, before, version, heads)
-        alone = ScanSums(rows, owners.get, 10, heads=heads)
+        now = ScanSums(rows, owners.get, 10, before, version, roots)
+        alone = ScanSums(rows, owners.get, 10, roots=roots)
         for uid in ("a", "b"):
             for cgroup_id, owner in owners.items():
                 if owner == uid:

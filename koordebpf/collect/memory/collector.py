@@ -5,6 +5,7 @@ Everything a call returns was read during the call; nothing is kept from an earl
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -15,10 +16,10 @@ import msgspec
 from koordebpf.attribution.index import CgroupIndex
 from koordebpf.attribution.owner import Owner
 from koordebpf.clock import Clock, SystemClock
-from koordebpf.collect.memory.files import MemoryStats, largest
+from koordebpf.collect.memory.files import KeptCgroups, MemoryStats, largest
 from koordebpf.collect.memory.pressure import PressureFiles
 from koordebpf.collect.scope import NodeScope
-from koordebpf.errors import CgroupGone, ConfigError, KernelFileError, KernelProblem
+from koordebpf.errors import CgroupGone, ConfigError, KernelFileError
 from koordebpf.events.layout import MEMCG_LRU_AT, MEMCG_SWAP_AT, NO_LIMIT_PAGES, NOT_KNOWN, sum_memcgs
 from koordebpf.kernel.cgroup.hierarchy import CgroupMemory, task_count
 from koordebpf.kernel.cgroup.subtree import has_process
@@ -60,7 +61,7 @@ class MemcgScan:
         self._signals = signals
         self._index = index
         self._node_files = node_files
-        self._files: dict[int, CgroupMemory] = {}
+        self._files = KeptCgroups(scope, index)
         self._missed = 0
         self.last: ScanSums | None = None
         self.taken = 0  # full scans
@@ -106,7 +107,7 @@ class MemcgScan:
             copy = bytes(rows)  # compared in no time; a memoryview is compared byte by byte
         if before is not None and before.is_of(copy, version):
             return before
-        return ScanSums(copy, self._index.subtree_pod, PAGE_BYTES, before, version, self._index.apart())
+        return ScanSums(copy, self._index.subtree_pod, PAGE_BYTES, before, version, self._index.subtree_roots())
 
     def _rows(self) -> memoryview:
         # A memoryview releases itself at the end of its `with`.
@@ -118,25 +119,15 @@ class MemcgScan:
 
     def _scan_files(self) -> Iterator[Row]:
         # memory.stat is hierarchical: only the node and the pods are read, and nothing is summed up.
-        version, mount_point = self._scope.hierarchy.version, self._scope.hierarchy.mount_point
-        wanted = {cgroup_id: self._index.path(cgroup_id) for cgroup_id in self._index.pod_cgroups().values()}
-        wanted |= {owner.cgroup_id: owner.path for owner in self._index.cgroups_without_pod()}
-        for cgroup_id in self._files.keys() - wanted.keys():
-            self._files.pop(cgroup_id).close()
+        strays = (owner.cgroup_id for owner in self._index.cgroups_without_pod())
+        wanted = dict.fromkeys((*self._index.pod_cgroups().values(), *strays))
+        self._files.keep_only(wanted)
         pods = [0, 0, 0, 0, 0]
-        for cgroup_id, path in wanted.items():
-            if path is None:
-                continue
-            reader = self._files.get(cgroup_id)
-            if reader is None:
-                reader = self._files[cgroup_id] = CgroupMemory(mount_point / path, version)
-            try:
-                lru = _row(cgroup_id, reader)
-            except KernelProblem:  # SupportError: on v2 the controller is not enabled there
-                self._files.pop(cgroup_id).close()
-                continue
-            pods = [sum(pair) for pair in zip(pods, lru[MEMCG_LRU_AT:], strict=True)]
-            yield lru
+        for cgroup_id in wanted:
+            lru = self._files.read(cgroup_id, functools.partial(_row, cgroup_id))
+            if lru is not None:
+                pods = [sum(pair) for pair in zip(pods, lru[MEMCG_LRU_AT:], strict=True)]
+                yield lru
         if self._node_files:
             try:
                 node = _row(self._scope.root_id, self._node_files)
@@ -147,9 +138,7 @@ class MemcgScan:
 
     def close(self) -> None:
         """Close every fd."""
-        for reader in self._files.values():
-            reader.close()
-        self._files.clear()
+        self._files.close()
 
 
 def _row(cgroup_id: int, reader: CgroupMemory) -> Row:

@@ -6,9 +6,10 @@ By one scan where the backend has one, else file by file. LRU lists and refaults
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ from koordebpf.state.pods.facts import PodFacts
 from koordebpf.state.stalls.sums import ScanSums
 from koordebpf.units import MIB, PAGE_BYTES
 
+T = TypeVar("T")
 _MOST = 16  # Why: 40 µs each; a node is rarely short because of more pods than these
 _LEAST_BYTES = 32 * MIB  # Why: page tables, stacks and slab of an ordinary pod
 _LEAST_SHARE = 8  # Why: with less than an eighth of the rest the credit is near enough
@@ -161,15 +163,16 @@ class PodFiles(Closing):
         self.keep_only(set())
 
 
-class _KeptStats(Closing):
-    # memory.stat and usage of some cgroups, through fds that are kept while these are asked for.
+class KeptCgroups(Closing):
+    """Reads memory files of some cgroups; their fds are kept until `keep_only` leaves the cgroup out."""
+
     def __init__(self, scope: NodeScope, index: CgroupIndex) -> None:
         self._scope = scope
         self._index = index
         self._files: dict[int, CgroupMemory] = {}
 
-    # None: it is gone, or has no such files. `usage_bytes` None: it is read.
-    def read(self, cgroup_id: int, usage_bytes: int | None = None) -> CgroupMemoryStat | None:
+    def read(self, cgroup_id: int, what: Callable[[CgroupMemory], T]) -> T | None:
+        """Return what a cgroup's files say; None: it is gone, has no such files, or they are odd."""
         files = self._files.get(cgroup_id)
         if files is None:
             path = self._index.path(cgroup_id)
@@ -178,12 +181,13 @@ class _KeptStats(Closing):
             hierarchy = self._scope.hierarchy
             files = self._files[cgroup_id] = CgroupMemory(hierarchy.mount_point / path, hierarchy.version)
         try:
-            return files.read() if usage_bytes is None else files.stat(usage_bytes)
+            return what(files)
         except KernelProblem:  # SupportError: on v2 the controller is not enabled there
             self._files.pop(cgroup_id).close()
             return None
 
     def keep_only(self, cgroups: Collection[int]) -> None:
+        """Close the files of all other cgroups."""
         for cgroup_id in self._files.keys() - cgroups:
             self._files.pop(cgroup_id).close()
 
@@ -192,7 +196,7 @@ class _KeptStats(Closing):
         self.keep_only(())
 
 
-class MemoryStats(_KeptStats):
+class MemoryStats(KeptCgroups):
     """Completes pods' memory: shmem, and of what is on no list of the scan how much is really the kernel's.
 
     The rest may be reclaimable slab, which the node counts as available, huge pages, which go back to their pool, and
@@ -218,7 +222,7 @@ class MemoryStats(_KeptStats):
         completed = {
             cgroup_id: with_stat(memories[cgroup_id], stat, self._scope.kind)
             for cgroup_id in wanted
-            if (stat := self.read(cgroup_id)) is not None
+            if (stat := self.read(cgroup_id, CgroupMemory.read)) is not None
         }
         return {**memories, **completed} if completed else memories
 
@@ -257,7 +261,7 @@ def _has_large_rest(memory: MemoryParts) -> bool:
     return rest >= _LEAST_BYTES and rest * _LEAST_SHARE > memory.koordinator_used_bytes
 
 
-class OutsideMemory(_KeptStats):
+class OutsideMemory(KeptCgroups):
     """What the cgroups outside all pods hold, by the node's children, the kubelet's directories and sandboxes' cgroups.
 
     Which of them are highest, and what lies in which, holds for one version of the index.
@@ -268,7 +272,7 @@ class OutsideMemory(_KeptStats):
         self._version = -1
         # What was made of it last: when, and of which version of the index; nothing yet.
         self.kept: tuple[int, int, tuple[OutsideMeasure, ...]] = (0, -1, ())
-        self._cuts: dict[int, tuple[int, ...]] = {}  # by files: highest cgroups, with what is another's right below
+        self._excluded: dict[int, tuple[int, ...]] = {}  # by files: highest cgroups, with what is another's right below
 
     def of_scan(self, sums: ScanSums, pods: Mapping[int, MemoryParts]) -> list[tuple[int, MemoryParts]]:
         """Return each with its own memory, by cgroup id.
@@ -286,11 +290,11 @@ class OutsideMemory(_KeptStats):
             return [(each.top, each.memory) for each in found]
         lists: dict[int, tuple[int, int]] = {}  # anonymous memory and page cache with all that is below
         completed: list[tuple[int, MemoryParts]] = []
-        for top, memory, cuts in reversed(found):
-            below = [lists.get(each) or _lists(pods.get(each)) for each in cuts]
+        for top, memory, excluded in reversed(found):
+            below = [lists.get(each) or _lists(pods.get(each)) for each in excluded]
             anon, file = sum([each for each, _ in below]), sum([each for _, each in below])
-            if top in wanted and (stat := self.read(top)) is not None:
-                its = with_stat(memory, _without(stat, anon, file) if cuts else stat, self._scope.kind)
+            if top in wanted and (stat := self.read(top, CgroupMemory.read)) is not None:
+                its = with_stat(memory, _without(stat, anon, file) if excluded else stat, self._scope.kind)
             else:
                 its = memory
             own_anon, own_file = _lists(its)
@@ -304,28 +308,28 @@ class OutsideMemory(_KeptStats):
         Cost:    20 µs for each.
         """
         if self._version != self._index.version:
-            self._version, self._cuts = self._index.version, self._nesting()
-        self.keep_only(self._cuts)
-        stats = {top: stat for top in self._cuts if (stat := self._stat(top)) is not None}
+            self._version, self._excluded = self._index.version, self._nesting()
+        self.keep_only(self._excluded)
+        stats = {top: stat for top in self._excluded if (stat := self._stat(top)) is not None}
         wholes = {top: parts_of(stat) for top, stat in stats.items()}
         return [
-            (top, _less(whole, [each for cut in self._cuts[top] if (each := wholes.get(cut) or pods.get(cut))]))
+            (top, _less(whole, [each for one in self._excluded[top] if (each := wholes.get(one) or pods.get(one))]))
             for top, whole in wholes.items()
         ]
 
     def _nesting(self) -> dict[int, tuple[int, ...]]:
         root_id, index = self._scope.root_id, self._index
         pods = {*index.pod_cgroups().values(), *(each.cgroup_id for each in index.cgroups_without_pod())}
-        tops = {root_id, *index.children(root_id), *index.apart()} - pods
-        cuts: dict[int, list[int]] = {top: [] for top in tops}
+        tops = {root_id, *index.children(root_id), *index.subtree_roots()} - pods
+        excluded: dict[int, list[int]] = {top: [] for top in tops}
         for each in (*(tops - {root_id}), *pods):
             above = next((one for one in index.above(each) if one in tops), root_id)
-            cuts.setdefault(above, []).append(each)
-        return {top: tuple(found) for top, found in cuts.items()}
+            excluded.setdefault(above, []).append(each)
+        return {top: tuple(found) for top, found in excluded.items()}
 
     # The machine's root has no usage of its own on v2; on v1 it has one that is none of a memory cgroup.
     def _stat(self, top: int) -> CgroupMemoryStat | None:
-        return self.read(top, 0 if self._is_machine(top) else None)
+        return self.read(top, (lambda files: files.stat(0)) if self._is_machine(top) else CgroupMemory.read)
 
     def _is_machine(self, top: int) -> bool:
         return self._scope.kind == "machine" and top == self._scope.root_id

@@ -42,13 +42,13 @@ class _Layout:
         ids: Sequence[int],
         parents: Sequence[int],
         pod_of: Callable[[int], str | None],
-        heads: Collection[int] = (),
+        roots: Collection[int] = (),
     ) -> None:
         self.ids, self.parents = ids, parents
         self.row_of = {cgroup_id: row for row, cgroup_id in enumerate(ids)}
         runs: dict[str | int, list[list[int]]] = {}  # of rows: first, and the one after the last
         tops: dict[int, int] = {}  # of what is outside of pods: the highest cgroup of its subtree
-        self.cuts: dict[int, list[int]] = {}  # by such a highest one: rows right below its subtree that are another's
+        excluded: dict[int, list[int]] = {}  # by such a highest one: rows right below its subtree that are another's
         within: dict[int, str] = {}
         leaves: dict[int, int] = {}
         self.own: list[tuple[int, int, str]] = []  # row, cgroup and pod of what is known of pods
@@ -62,11 +62,11 @@ class _Layout:
                 within[cgroup_id] = uid  # beyond what is known of the pod: its memory is the pod's all the same
             else:
                 leaves[cgroup_id] = row
-                is_top = above is None or parent_id == ids[0] or cgroup_id in heads
+                is_top = above is None or parent_id == ids[0] or cgroup_id in roots
                 tops[cgroup_id] = cgroup_id if is_top or above is None else above
             whose: str | int = tops[cgroup_id] if uid is None else uid
             if above is not None and whose != above:
-                self.cuts.setdefault(above, []).append(row)
+                excluded.setdefault(above, []).append(row)
             found = runs.setdefault(whose, [])
             if found and found[-1][1] == row:
                 found[-1][1] += 1
@@ -77,8 +77,7 @@ class _Layout:
         slices = {whose: tuple(_bytes_of(first, end) for first, end in found) for whose, found in runs.items()}
         self.slices = {uid: each for uid, each in slices.items() if isinstance(uid, str)}
         self.outside = {top: each for top, each in slices.items() if isinstance(top, int)}
-        self.cut_ids = {top: tuple([ids[row] for row in rows]) for top, rows in self.cuts.items()}
-        self.cut_numbers = {top: _Cuts(rows) for top, rows in self.cuts.items()}
+        self.excluded = {top: _Excluded(ids, rows) for top, rows in excluded.items()}
 
     def ends(self) -> list[int]:
         """Return for each row where what is below it ends: rows are in the order of a walk, parents first."""
@@ -92,9 +91,10 @@ class _Layout:
         return self._ends
 
 
-class _Cuts:
-    # Gets of a scan's numbers those of some rows: a fifth of the time of asking for one after the other.
-    def __init__(self, rows: Sequence[int]) -> None:
+class _Excluded:
+    # Cgroups and where their numbers are in a scan: `itemgetter` takes a fifth of the time of one index at a time.
+    def __init__(self, ids: Sequence[int], rows: Sequence[int]) -> None:
+        self.ids = tuple([ids[row] for row in rows])
         self.usages, self.swaps, self.slabs = (_picker(rows, at) for at in (_USAGE_AT, MEMCG_SWAP_AT, _SLAB_AT))
 
 
@@ -112,14 +112,14 @@ class _PodRows(NamedTuple):
 
 
 class Subtree(NamedTuple):
-    """What is outside of all pods below one cgroup, `top`. `memory`: with what is below it, but without `cuts`.
+    """What is outside of all pods below one cgroup, `top`. `memory`: with what is below it, but without `excluded`.
 
-    `cuts`: the cgroups right below it that are pods' own levels, or highest ones of other subtrees.
+    `excluded`: the cgroups right below it that are pods' own levels, or highest ones of other subtrees.
     """
 
     top: int
     memory: MemoryParts
-    cuts: tuple[int, ...]
+    excluded: tuple[int, ...]
 
 
 class ScanSums:
@@ -135,7 +135,7 @@ class ScanSums:
         page_bytes: int,
         before: ScanSums | None = None,
         version: int | None = None,
-        heads: Collection[int] = (),
+        roots: Collection[int] = (),
     ) -> None:
         """Take `rows`.
 
@@ -144,8 +144,8 @@ class ScanSums:
             pod_of: gives the pod of a cgroup at or below the pod's own level.
             page_bytes: size of a page.
             before: of an earlier scan.
-            version: of what `pod_of` says: as long as it is that of `before`, it says the same, and so do `heads`.
-            heads: cgroups outside of pods that are apart from what is around them, `subtrees`.
+            version: of what `pod_of` says: as long as it is that of `before`, it says the same, and so do `roots`.
+            roots: cgroups outside of pods that are subtrees of their own, `subtrees`.
         """
         self._rows, self._page_bytes, self._version = rows, page_bytes, version
         self._numbers = memoryview(rows).cast("Q")
@@ -165,7 +165,7 @@ class ScanSums:
             self._layout = before._layout
             self._pods_before, self._limited_before = before._pods, before._limited or before._limited_before
         else:
-            self._layout = _Layout(ids, parents, pod_of, heads)
+            self._layout = _Layout(ids, parents, pod_of, roots)
 
     def is_of(self, rows: bytes, version: int) -> bool:
         """Tell whether these are the sums of such rows, which are another scan's."""
@@ -184,12 +184,14 @@ class ScanSums:
         if row is None or slices is None:
             return None
         usage, swap, slab = self._at(row, _USAGE_AT), self._at(row, MEMCG_SWAP_AT), self._at(row, _SLAB_AT)
-        rows = self._joined(slices)
-        its = _PodRows(cgroup_id, usage, swap, slab, rows)
-        known = self._pods_before.get(uid)
+        return self._summed(uid, _PodRows(cgroup_id, usage, swap, slab, self._joined(slices)))
+
+    # Of rows that read as in the scan before, what that came to.
+    def _summed(self, key: str | int, its: _PodRows) -> MemoryParts:
+        known = self._pods_before.get(key)
         if known is None or known[0] != its:
             known = its, self._sum(its)
-        self._pods[uid] = known
+        self._pods[key] = known
         return known[1]
 
     def _sum(self, its: _PodRows) -> MemoryParts:
@@ -201,7 +203,7 @@ class ScanSums:
         return self._parts(usage_bytes, its.swap, sums, slab_bytes, kernel_bytes)
 
     def subtrees(self) -> list[Subtree]:
-        """Return what is outside of all pods: below each child of the root, the root's own, and below each of `heads`.
+        """Return what is outside of all pods: below each child of the root, the root's own, and below each of `roots`.
 
         Parents come before children. `kernel_bytes` is as for `pod`: page cache of removed cgroups is still in it.
 
@@ -210,20 +212,16 @@ class ScanSums:
         layout = self._layout
         numbers, found = self._numbers, list[Subtree]()
         for top, slices in layout.outside.items():
-            row, cuts = layout.row_of[top], layout.cut_numbers.get(top)
+            row, excluded = layout.row_of[top], layout.excluded.get(top)
             usage, swap, slab = self._at(row, _USAGE_AT), self._at(row, MEMCG_SWAP_AT), self._at(row, _SLAB_AT)
-            if cuts is not None:
+            if excluded is not None:
                 # Read one after the other: those below may have grown meanwhile.
-                usage = max(usage - sum(cuts.usages(numbers)), 0)
-                swap = max(swap - sum(cuts.swaps(numbers)), 0) if swap else 0
+                usage = max(usage - sum(excluded.usages(numbers)), 0)
+                swap = max(swap - sum(excluded.swaps(numbers)), 0) if swap else 0
                 if slab < NOT_KNOWN:
-                    slab = max(slab - sum([each for each in cuts.slabs(numbers) if each < NOT_KNOWN]), 0)
-            its = _PodRows(top, usage, swap, slab, self._joined(slices))
-            known = self._pods_before.get(top)
-            if known is None or known[0] != its:
-                known = its, self._sum(its)
-            self._pods[top] = known
-            found.append(Subtree(top, known[1], layout.cut_ids.get(top, ())))
+                    slab = max(slab - sum([each for each in excluded.slabs(numbers) if each < NOT_KNOWN]), 0)
+            memory = self._summed(top, _PodRows(top, usage, swap, slab, self._joined(slices)))
+            found.append(Subtree(top, memory, () if excluded is None else excluded.ids))
         return found
 
     def all(self, root_id: int) -> MemoryParts | None:

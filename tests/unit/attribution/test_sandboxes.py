@@ -38,7 +38,7 @@ def index_of(outside: str, *in_pods: tuple[int, str]) -> CgroupIndex:
 def test_it_is_the_pods_that_has_the_same_id_below_its_own_cgroup(outside: str, in_pod: str) -> None:
     index = index_of(outside.format(ID), (POD, in_pod.format(ID)), (TWO, in_pod.format(OTHER)))
     assert index.sandboxes() == {OUTSIDE: POD}
-    assert set(index.apart()) == {10, OUTSIDE}
+    assert set(index.subtree_roots()) == {10, OUTSIDE}
     # Its tasks are the system's for everything else.
     owner = index.owner(OUTSIDE)
     assert owner is not None
@@ -57,7 +57,7 @@ def test_other_names_and_places_are_no_sandboxes(outside: str) -> None:
 def test_an_id_that_two_pods_bear_is_no_pods() -> None:
     index = index_of(f"kata_overhead/{ID}", (POD, f"kata_{ID}"), (TWO, ID))
     assert index.sandboxes() == {}
-    assert set(index.apart()) == {10}
+    assert set(index.subtree_roots()) == {10}
     index.died(CgroupRmdir(0, 51, TWO, 3, "", False))
     assert index.sandboxes() == {OUTSIDE: POD}
 

@@ -156,8 +156,8 @@ OUTSIDE = [
 
 
 def test_what_is_outside_of_pods_is_by_the_roots_children_and_by_what_is_apart() -> None:
-    found = ScanSums(packed(OUTSIDE), POD_OF, 10, heads={8}).subtrees()
-    assert [(each.top, each.cuts) for each in found] == [(1, (6, 9)), (6, (8,)), (8, (2,)), (9, ())]
+    found = ScanSums(packed(OUTSIDE), POD_OF, 10, roots={8}).subtrees()
+    assert [(each.top, each.excluded) for each in found] == [(1, (6, 9)), (6, (8,)), (8, (2,)), (9, ())]
     root, system, kubepods, other = (each.memory for each in found)
     assert root == MemoryParts(300, 10, 20, 30, 40, 50, kernel_bytes=150)
     # Without the kubelet's directory: usage 150 - 70 pages, swap 7 - 5, slab of 20 - 20 bytes.
@@ -165,11 +165,11 @@ def test_what_is_outside_of_pods_is_by_the_roots_children_and_by_what_is_apart()
     assert kubepods == MemoryParts(100, 0, 0, 10, 0, 0, None, 10, 80, swap_bytes=10)
     assert other == MemoryParts(200, 40, 0, 0, 0, 0, kernel_bytes=160)
     together = ScanSums(packed(OUTSIDE), POD_OF, 10).subtrees()
-    assert [(each.top, each.cuts) for each in together] == [(1, (6, 9)), (6, (2,)), (9, ())]
+    assert [(each.top, each.excluded) for each in together] == [(1, (6, 9)), (6, (2,)), (9, ())]
 
 
 def test_what_is_outside_of_pods_and_reads_the_same_is_not_summed_again() -> None:
-    before = ScanSums(packed(OUTSIDE), POD_OF, 10, version=1, heads={8})
+    before = ScanSums(packed(OUTSIDE), POD_OF, 10, version=1, roots={8})
     first = before.subtrees()
     grown = [*OUTSIDE[:-1], (9, 1, 21, *OUTSIDE[-1][3:])]
     now = ScanSums(packed(grown), POD_OF, 10, before, 1, {8}).subtrees()
