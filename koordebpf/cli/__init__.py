@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from koordebpf import __version__
-from koordebpf.cli.echo import checked_output, echo, flush_output
+from koordebpf.cli.echo import checked_output, echo
 from koordebpf.errors import KoordebpfError, OutputError
 
 _READER_ENDED = 141  # 128 + SIGPIPE, as of a program that the signal ends
@@ -107,16 +107,9 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def run_group(group: click.Group, arguments: list[str] | None, name: str) -> Any:
     """Run a group's command line under its name, as `main`."""
-    with checked_output():
-        return _run_group(group, arguments, name)
-
-
-def _run_group(group: click.Group, arguments: list[str] | None, name: str) -> Any:
     try:
-        try:
+        with checked_output():
             return group.main(arguments, prog_name=name)
-        finally:
-            flush_output()
     except OutputError as error:
         if error.is_closed:
             sys.exit(_READER_ENDED)

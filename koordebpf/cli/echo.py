@@ -53,7 +53,7 @@ class _Output(io.FileIO):
 
 @contextlib.contextmanager
 def checked_output() -> Iterator[None]:
-    """Let standard output raise OutputError where it takes no more.
+    """Let standard output raise OutputError where it takes no more, at the end of the block at the latest.
 
     One that is not the process's own, as in a test, is left as it is.
     """
@@ -61,22 +61,13 @@ def checked_output() -> Iterator[None]:
     if before is None or before is not sys.stdout or before.closed:
         yield
         return
-    raw = _Output(before.fileno(), "wb", closefd=False)
-    buffer = io.BufferedWriter(raw)
-    sys.stdout = io.TextIOWrapper(buffer, before.encoding, before.errors, line_buffering=before.isatty())
+    buffer = io.BufferedWriter(_Output(before.fileno(), "wb", closefd=False))
+    sys.stdout = checked = io.TextIOWrapper(buffer, before.encoding, before.errors, line_buffering=before.isatty())
     try:
         yield
     finally:
         sys.stdout = before
-
-
-def flush_output() -> None:
-    """Write what is left.
-
-    Raises:  OutputError: standard output takes no more.
-    """
-    if sys.stdout is not None:  # a process may be started without one
-        sys.stdout.flush()
+        checked.flush()
 
 
 def echo_bytes(chunk: bytes) -> None:
