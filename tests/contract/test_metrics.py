@@ -47,7 +47,7 @@ from koordebpf.slo.strategies.host_applications import HostApplication
 from koordebpf.state.amount import CPU, MEMORY, Amount
 from koordebpf.state.build import view_of_frame
 from koordebpf.state.cpu.measured import CpuMeasured, CpuTopology, CpuView
-from koordebpf.state.measured import NodeForecast, NodeMeasure, Party, PsiLine, TimeTo
+from koordebpf.state.measured import Measured, NodeForecast, NodeMeasure, OutsideMeasure, Party, PsiLine, TimeTo
 from koordebpf.state.outcome import Outcome, Result
 from koordebpf.state.series.store import SeriesStore
 from koordebpf.state.stalls.ledger import Charge
@@ -147,6 +147,7 @@ CONTRACT = {
     "koordebpf_run_queue_wait_seconds_count": set(),
     "koordebpf_run_queue_wait_seconds_sum": set(),
     "koordebpf_node_used_bytes": set(),
+    "koordebpf_node_memory_bytes": {"held_by"},
     "koordebpf_node_capacity_bytes": set(),
     "koordebpf_node_psi_avg10_ratio": {"degree"},
     "koordebpf_node_psi_stall_seconds_total": {"degree"},
@@ -240,9 +241,8 @@ def metrics() -> AgentMetrics:
     metrics = AgentMetrics(KoordletMetrics("n1", 1.75e9), OwnUsage())
     metrics.decision.is_dry_run = False
     psi = PsiLine(avg10=12.5, avg60=1.0, avg300=0.0, total_us=3_000_000)
-    metrics.node.measure = NodeMeasure(
-        scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi
-    )
+    node = NodeMeasure(scope="machine", total_bytes=1 << 30, used_bytes=1 << 29, psi_some=psi, psi_full=psi)
+    metrics.node.measured = Measured(2, 1, node, outside=(OutsideMeasure("system.slice", 1 << 28),))
     metrics.node.capacity_bytes = 1 << 30
     metrics.node.series = series_metrics()
     monitor = ResctrlMonitor(Path("/none"), metrics.koordlet_node)
@@ -472,11 +472,20 @@ def test_openmetrics_parses(server: ReportServer) -> None:
     assert {family.name for family in parse_openmetrics(text)} >= {"koordebpf_released_bytes", "koordebpf_evictions"}
 
 
+def test_what_holds_memory_sums_to_what_is_in_use(server: ReportServer) -> None:
+    samples = scrape(server)
+    ((_, used),) = samples["koordebpf_node_used_bytes"]
+    parts = {labels["held_by"]: value for labels, value in samples["koordebpf_node_memory_bytes"]}
+    assert parts == {"pods": 0, "outside": 1 << 28, "unexplained": 1 << 28}
+    assert sum(parts.values()) == used
+
+
 def test_what_was_not_measured_is_absent_not_zero(server: ReportServer, metrics: AgentMetrics) -> None:
-    metrics.node.measure = NodeMeasure(scope="cgroup", total_bytes=1, used_bytes=1)
+    metrics.node.measured = Measured(2, 1, NodeMeasure(scope="cgroup", total_bytes=1, used_bytes=1))
     metrics.pods.synced_age_s = None
     samples = scrape(server)
     assert "koordebpf_node_psi_avg10_ratio" not in samples
+    assert "koordebpf_node_memory_bytes" not in samples
     assert "koordebpf_pods_age_seconds" not in samples
 
 

@@ -194,9 +194,7 @@ class NodeMetrics:
 
     def __init__(self, most_forecast_pods: int = 0) -> None:
         self.most_forecast_pods = most_forecast_pods  # of which the forecast is shown
-        self.measure: NodeMeasure | None = None
         self.measured: Measured | None = None
-        self.used_bytes: int | None = None
         self.capacity_bytes: int | None = None
         self.marks: dict[str, dict[str, int]] = {}  # feature that judges memory in use → mark → bytes
         self.forecast: NodeForecast | None = None
@@ -208,17 +206,15 @@ class NodeMetrics:
 
     def record(self, view: NodeView) -> None:
         """Take over what a full measurement says of the node."""
-        self.measure, self.capacity_bytes = view.measured.node, view.capacity_bytes
-        self.measured, self.used_bytes = view.measured, view.used_bytes
+        self.measured, self.capacity_bytes = view.measured, view.capacity_bytes
         self.forecast, self.forecast_pods = view.forecast, tuple(pod for pod in view.pods if pod.forecast)
 
     def families(self) -> Iterator[Metric]:
         """Yield its metrics, without those of the forecast."""
-        if self.measure is not None:
-            yield from _families(self.measure, self.capacity_bytes)
+        if (measured := self.measured) is not None:
+            yield from _families(measured.node, self.capacity_bytes)
+            yield _parts(memory_parts(measured, measured.node.used_bytes) or {})
         yield _marks(self.marks.copy())
-        if self.measured is not None:
-            yield _parts(memory_parts(self.measured, self.used_bytes) or {})
         yield from _eligible(self.eligibility)
         if self.series is not None:
             yield from self.series.families()
@@ -420,7 +416,8 @@ class AgentMetrics(Collector):
         yield from forecast_families(self.node.forecast, self.node.forecast_pods, self.node.most_forecast_pods)
         yield from self._own()
         if self._koordlet is not None:
-            yield from self._koordlet.families(self.node.measure, time.monotonic_ns())
+            measured = self.node.measured
+            yield from self._koordlet.families(measured.node if measured is not None else None, time.monotonic_ns())
             if self.node.series is not None:
                 yield from self.node.series.koordlet_families(self._koordlet.node, time.monotonic_ns())
 
