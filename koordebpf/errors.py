@@ -32,7 +32,7 @@ class KoordebpfError(Exception):
 
 
 class OutputError(KoordebpfError):
-    """Standard output takes no more. `is_closed`: who read it has ended, as `head` does, so that there is no fault."""
+    """Standard output cannot be written. `is_closed`: its reader has ended, as `head` does, which is no fault."""
 
     exit_code = 74  # EX_IOERR of sysexits.h
 

@@ -52,7 +52,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     """Where in Kubernetes' tree a cgroup is.
 
     `pod_uid` is what the path says: metadata.uid, or for a static pod its annotation kubernetes.io/config.hash.
-    `sandbox_id`: of what is outside of all pods and names a sandbox; whose that is, the pods' own cgroups say.
+    `sandbox_id`: of a cgroup outside of all pods that is named after a sandbox. `Sandboxes` finds its pod.
     """
 
     kind: OwnerKind

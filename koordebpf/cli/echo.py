@@ -53,7 +53,7 @@ class _Output(io.FileIO):
 
 @contextlib.contextmanager
 def checked_output() -> Iterator[None]:
-    """Let standard output raise OutputError where it takes no more, at the end of the block at the latest.
+    """Make standard output raise OutputError where it cannot be written, at the end of the block at the latest.
 
     One that is not the process's own, as in a test, is left as it is.
     """

@@ -17,8 +17,8 @@ GENERAL: Mapping[int, str] = {
     1: "it failed meanwhile: a server, the kernel or another program refused; or Ctrl-C ended it",
     2: "the command line, or a file that it names, is unusable; nothing was done",
     3: "this host lacks something that the command needs: the message has what, and how to get it",
-    74: "standard output takes no more, as on a full disk",
-    141: "who read standard output ended before it had all, as `head` does",
+    74: "standard output cannot be written, as on a full disk",
+    141: "the reader of standard output ended first, as `head` does",
 }
 # Command → what its codes mean beyond that.
 SPECIAL: Mapping[str, Mapping[int, str]] = {

@@ -48,7 +48,7 @@ class NodePlan(Plan, frozen=True, kw_only=True):
 
     `guards`: of a round of an agent, those that are closed and keep it from acting. `strategies`: the decisions of the
     others that decide, by name. `dead_man` None: deadMan.action is nothing. `memory`: where the memory in use is; None:
-    the frame does not say what cgroups outside pods hold.
+    the frame has no measurement of cgroups outside pods.
     """
 
     stall_net: Verdict  # StallEvict, judged whether its gate is on or not

@@ -23,7 +23,7 @@ STALE = "pods_stale"  # the guard that an emergency opens; no other one
 # Of the node's memory. Why: what a kernel holds in no counter, and its reserve, which counts as in use.
 _USUAL_RATIO = 0.1
 _FULL_RATIO = 0.95  # Why: a burst of 1 GiB/s fills the rest of a node of 16 GiB within a second
-_SOON_NS = 10 * NS_PER_S  # Why: an eviction takes a second or two to give memory back, and there may be several
+_SOON_NS = 10 * NS_PER_S  # Why: an eviction releases its memory after a second or two, and there may be several
 _STALLS_RATIO = 0.01  # Why: a hundredth of its time is what a latency-sensitive pod's tail shows
 
 
@@ -169,7 +169,7 @@ def _useless(facts: GuardFacts, limits: GuardLimits) -> ClosedGuard | None:
 
 
 class UseGuard(msgspec.Struct, frozen=True):
-    """A closed guard for victims that go for memory in use and release less than `need_bytes`; all others pass."""
+    """A closed guard for victims that are evicted for memory in use and release less than `need_bytes` each."""
 
     guard: ClosedGuard
     need_bytes: int
@@ -184,7 +184,7 @@ def unexplained_memory(view: NodeView, plan: Plan, limits: GuardLimits, *, stric
 
     With `strict` it is open: Koordinator has no such guard.
 
-    It judges only what is known: a frame must tell of the cgroups outside pods, and how long pods stall. What a tenant
+    It needs measurements of the cgroups outside pods and of stalls; without them it is open. What a tenant
     holds is charged to its pod, but for packet rings and, on cgroup v1, TCP and UDP buffers: with those it can close
     the guard, until the node is nearly full or latency-sensitive pods stall.
     """

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from koordebpf.state.measured import Measured, OutsideMeasure, PodMeasure, UnchargedMemory
 from koordebpf.units import format_bytes
 
-# Of `named`: swap in zram that is no pod's, ZFS' cache above its minimum, pools of huge pages, the kernel beside what
-# it charges to cgroups, and what a balloon took.
 UNEXPLAINED = "unexplained"
+# Of `named`: zram without the pods' swap, ZFS' cache above its minimum, pools of huge pages, kernel memory that is
+# charged to no cgroup, and balloons.
 ZRAM, ARC, HUGETLB, KERNEL, BALLOON = "zram", "ZFS ARC", "hugetlb", "kernel", "balloon"
 
 

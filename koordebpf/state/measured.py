@@ -220,8 +220,8 @@ class UnchargedMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     """Memory of the machine that is in use and charged to no cgroup, by what holds it. Bytes.
 
     `zram_bytes` are held for `zram_stored_bytes` of swap; `swapped_bytes` is all that is in swap, on whatever device.
-    `arc_bytes`: of ZFS' cache what is above its minimum, which it releases by itself. `kernel_bytes`: what the kernel
-    says it holds for itself, of cgroups too. 0: there is none of it here.
+    `arc_bytes`: of ZFS' cache what is above its minimum, which it releases by itself. `kernel_bytes`: slab
+    that cannot be reclaimed, stacks, page tables and per-CPU memory, of cgroups too. 0: there is none of it here.
     """
 
     zram_bytes: NotNegative = 0
@@ -273,8 +273,8 @@ class MeasuredParts(dict[str, Any]):
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One sampling of the node: everything in it was read after `since_ns`.
 
-    `outside`: the cgroups beside those of pods, as far as they hold most, read up to 0.2 s earlier; the last one, with
-    the path `others`, is the rest. None: not measured. `parts`: of a strategy that is left out nothing was measured.
+    `outside`: the cgroups outside pods that hold most, read up to 0.2 s earlier; the last one, with the path `others`,
+    is the rest. None: not measured. `parts`: of a strategy that is left out nothing was measured.
     """
 
     now_ns: NotNegative  # CLOCK_MONOTONIC at the end of the reading

@@ -397,16 +397,15 @@ class CpuCollector(Closing):
         more = None if burst is None or be_burst is None else max(burst - be_burst, 0)
         return OtherPodsCpu(max(used - be_used, 0), more)
 
-    # Over the window, of the node and of its isolated CPUs that the kubelet does not share out.
+    # Over the window, of the node, and of its isolated CPUs that are not in the kubelet's shared set.
     def _node_used(
         self, now_ns: int, isolated: Collection[int], manager: CpuManager | None
     ) -> tuple[int | None, int | msgspec.UnsetType]:
-        apart = set_apart(isolated, manager.shared if manager is not None else ())
-        node_ns, isolated_ns = self._node_ns(apart)
+        node_ns, isolated_ns = self._node_ns(set_apart(isolated, manager.shared if manager is not None else ()))
         used = None if isolated_ns is None else self._rates.millicpu(_ISOLATED, now_ns, isolated_ns)
         return self._rates.millicpu(_NODE, now_ns, node_ns), msgspec.UNSET if used is None else used
 
-    # None: they are not told apart.
+    # None: isolated CPUs are not measured.
     def _node_ns(self, isolated: Collection[int]) -> tuple[int, int | None]:
         if self._stat is None:
             assert self._node_cgroup is not None  # one of the two, by the node's path

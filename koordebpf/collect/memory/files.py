@@ -1,4 +1,4 @@
-"""Memory of cgroups beside the scan of pods: their files through kept fds, what is outside of pods, and all of them.
+"""Memory files of cgroups through kept fds, what cgroups outside pods hold, and all cgroups at one moment.
 
 By one scan where the backend has one, else file by file. LRU lists and refaults come from memory.stat of both versions.
 """
@@ -280,7 +280,7 @@ class OutsideMemory(KeptCgroups):
         Args:
             sums: of a scan.
             pods: by cgroup id, `MemoryStats.complete`.
-        Cost:    30 µs, and 30 µs for each that holds much beside page cache and process memory, at most `_MOST`.
+        Cost:    30 µs, and 30 µs for each with much memory on no LRU list, at most `_MOST`.
         """
         found = sums.subtrees()
         large = [each for each in found if _has_large_rest(each.memory) and not self._is_machine(each.top)]
@@ -356,7 +356,7 @@ def _without(stat: CgroupMemoryStat, anon_bytes: int, file_bytes: int) -> Cgroup
 
 
 def parts_of(stat: CgroupMemoryStat) -> MemoryParts:
-    """Return a cgroup's memory as its memory.stat has it, without what only a scan or another file tells."""
+    """Return a cgroup's memory as its memory.stat has it, without what only a scan or another file has."""
     return MemoryParts(
         stat.usage_bytes,
         stat.inactive_anon_bytes,

@@ -27,7 +27,7 @@ from koordebpf.report.pages.columns import WIDTH, filled, filled_paths, table_li
 from koordebpf.report.record_line import shortened
 from koordebpf.report.sentences import headline, plain_words
 from koordebpf.state.amount import BE_REQUESTED_CPU, CPU, MEMORY, USED, Resource, unit_of
-from koordebpf.state.balance import MemoryBalance
+from koordebpf.state.balance import UNEXPLAINED, MemoryBalance
 from koordebpf.state.measured import LedgerRow, LedgerView, Party, is_mostly_kernel
 from koordebpf.state.view import KillerName
 from koordebpf.store.audit_record import asked_reasons
@@ -230,7 +230,7 @@ def balance_lines(balance: MemoryBalance) -> list[str]:
     """Return the parts of what is in use, each with its share of the node's memory, and the largest cgroups outside."""
     outside = [each for each in balance.outside if each.held_bytes]
     named = ", ".join(f"{each.path or '/'} {format_bytes(each.held_bytes)}" for each in outside[:_OUTSIDE])
-    notes = {"outside": named, "unexplained": "in no pod, cgroup or counter of the kernel"}
+    notes = {"outside": named, UNEXPLAINED: "in no pod, cgroup or counter of the kernel"}
     lines: list[str] = []
     for name, held in balance.parts().items():
         percent = held * 100 / balance.total_bytes if balance.total_bytes else 0.0

@@ -42,13 +42,13 @@ class BeAmount(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         """The sum, for people."""
         isolated = self.isolated_millicpu
-        apart = f" + {format_millicpu(isolated)} of these on isolated CPUs" if isolated else ""
+        on_isolated = f" + {format_millicpu(isolated)} of these on isolated CPUs" if isolated else ""
         minimum = ", raised to the minimum" if self.is_minimum else ""
         return (
             f"{format_millicpu(self.be_millicpu)} for best-effort pods: {self.threshold_percent} % of "
             f"{format_millicpu(self.capacity_millicpu)} − {format_millicpu(self.pods_millicpu)} of pods − "
             f"{format_millicpu(self.host_applications_millicpu)} of host applications − "
-            f"{format_millicpu(self.system_millicpu)} of the system{apart}{minimum}"
+            f"{format_millicpu(self.system_millicpu)} of the system{on_isolated}{minimum}"
         )
 
 

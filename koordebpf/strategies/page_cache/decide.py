@@ -68,7 +68,7 @@ def looked(pod: CachePod, before: PodCap | None, span_ns: int, settings: PageCac
     if before is None or span_ns <= 0:
         return now
     felt_rate, felt_ratio = _felt(pod, before, span_ns)
-    # What is not known hurts no more and no less than at the look before.
+    # What is not known counts as it was measured last.
     refault_rate = before.refault_rate if felt_rate is None else felt_rate
     stall_ratio = before.stall_ratio if felt_ratio is None else felt_ratio
     is_capped = before.cap_bytes is not None

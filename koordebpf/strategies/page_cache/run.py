@@ -124,7 +124,7 @@ class PageCacheCollector(Closing):
         self._before = now_ns, pages
         if before is None:
             return True
-        refaulted = gained(pages, before[1])  # not known: pods are looked at
+        refaulted = gained(pages, before[1])  # not known: pods are measured
         return refaulted is not None and refaulted * NS_PER_S < self._least_per_s * (now_ns - before[0])
 
     def _support(self, path: str) -> tuple[str, ...]:
